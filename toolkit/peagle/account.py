@@ -25,7 +25,7 @@ from peagle.deploy.records import (
     remove_record,
 )
 from peagle.deploy.state import Deployment
-from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError, nearest
+from peagle.errors import NotFound, OptionsConflict, UserError, nearest
 from peagle.findings import refuse_errors
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.store import SANDBOX
@@ -132,23 +132,11 @@ class Account:
             self.say("Starting the sandbox")
             client.start_sandbox()
 
-    @contextmanager
-    def starting(self, region: str) -> Iterator[Aws]:
-        """A connection; the sandbox is started if needed. After an error it is stopped again,
-        unless it has a deployment or the error's command changes it."""
-        was_available = self.is_available
+    def connect(self, region: str | None = None) -> Aws:
+        """A connection to the account, or to the sandbox, which is started if it does not run.
+        Raises UserError for a wrong profile, and EngineError when the sandbox cannot be started."""
         self.start()
-        try:
-            yield self.aws(region)
-        except BaseException as error:
-            command = error.command if isinstance(error, PeagleError) else ()
-            is_changed = tuple(command[:2]) == ("peagle", "sandbox")
-            if not (was_available or is_changed or deployment_names(SANDBOX)):
-                from peagle.sandbox.client import stop_sandbox
-
-                stop_sandbox()
-                self.say("Stopped the sandbox.")
-            raise
+        return self.aws(region)
 
     def aws(self, region: str | None = None) -> Aws:
         """A connection, by default to its region or the usual one. Raises NotFound when the sandbox
@@ -195,7 +183,7 @@ class Account:
             if creates:
                 if self.sandbox:
                     client.check_sandbox_engine()
-                aws = held.enter_context(self.starting(region or default_region()))
+                aws = self.connect(region or default_region())
                 record = Deployment(
                     name=name, scope=aws.scope, account=aws.account, region=aws.region
                 )

@@ -464,12 +464,6 @@ class Session(Account):
             done.append(outcome)
         return tuple(done)
 
-    def connect(self, region: str | None = None) -> Aws:
-        """A connection to the account, or to the sandbox, which is started if it does not run.
-        Raises UserError for a wrong profile, and EngineError when the sandbox cannot be started."""
-        self.start()
-        return self.aws(region)
-
     def _reader(self, online: bool) -> Callable[[str], Checkpoint]:
         """What reads the files of a model: with ``online`` also from S3 and the Hub."""
 

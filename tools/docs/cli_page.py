@@ -142,7 +142,11 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
         for parameter in _COMMON
         if any(parameter in option.opts for option in options)
     ]
-    of_plan = [parameter for parameter in options if parameter.name in shared]
+    of_plan = [
+        parameter
+        for parameter in options
+        if parameter.name in shared and parameter.opts != ["--here"]  # a second spelling
+    ]
     remaining = [
         parameter for parameter in options if not _is_common(parameter) and parameter not in of_plan
     ]

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -196,8 +196,7 @@ def _callers() -> Mapping[FunctionType, Sequence[tuple[ast.Call, Scope]]]:
 def _said(node: ast.expr | None, scope: Scope) -> list[Text]:
     """The texts of a message or a fix; of a parameter, what the callers give."""
     function = scope.body.function
-    is_parameter = isinstance(node, ast.Name) and node.id in scope.body.parameters
-    if function is None or not is_parameter or not isinstance(node, ast.Name):
+    if function is None or not isinstance(node, ast.Name) or not _is_parameter(node, scope):
         return texts(node, scope)
     at = scope.body.parameters.index(node.id)
     called = getattr(scope.module, function.name, None)
@@ -206,6 +205,10 @@ def _said(node: ast.expr | None, scope: Scope) -> list[Text]:
         for call, caller in (_callers().get(called, ()) if called else ())
         for text in texts(argument(call, at, node.id), caller)
     ] or texts(node, scope)
+
+
+def _is_parameter(node: ast.expr | None, scope: Scope) -> bool:
+    return isinstance(node, ast.Name) and node.id in scope.body.parameters
 
 
 def _add_finding(codes: dict[str, Code], call: ast.Call, scope: Scope, path: Path) -> None:
@@ -284,8 +287,11 @@ def _keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 def _codes(node: ast.expr | None, scope: Scope) -> list[str]:
     """The codes that the expression may be; none where only a running program knows it."""
-    sentences = [text.sentence for text in texts(node, scope)]
-    return [text for text in sentences if text.replace("-", "").isalnum()]
+    return _code_names(texts(node, scope))
+
+
+def _code_names(shown: Iterable[Text]) -> list[str]:
+    return [text.sentence for text in shown if text.sentence.replace("-", "").isalnum()]
 
 
 def _document(code: str, scope: Scope) -> str:
@@ -339,9 +345,12 @@ def _add_error(
     if not (isinstance(kind, type) and issubclass(kind, PeagleError)):
         return
     code_argument = call.args[2] if len(call.args) > 2 else _keyword(call, "code")
+    values = _values(call, 0)
     codes = [kind.code] if code_argument is None else _codes(code_argument, scope)
+    if not codes and not _is_parameter(values[0], scope):
+        codes = _code_names(_said(code_argument, scope))  # what the callers give
     for code in codes:
         if code_argument is None:
             kinds[code] = kind
-        _put(entries, code, str(kind.exit_code), _values(call, 0), scope, path)
+        _put(entries, code, str(kind.exit_code), values, scope, path)
         entries[code].document = entries[code].document or _document(code, scope)

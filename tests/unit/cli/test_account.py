@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 import peagle
-from peagle import account
 from peagle.account import NOT_SEARCHED, Account, default_region, leads_to_sandbox, make_observer
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.deploy import records
 from peagle.deploy.context import Progress
 from peagle.engine.state import log_of
-from peagle.errors import CloudError, NotFound, UserError
+from peagle.errors import NotFound, UserError
 from peagle.sandbox import client
 from peagle.store import SANDBOX
 from tests.support import raises_code
@@ -68,41 +67,6 @@ def test_the_region_is_that_of_the_environment(
     monkeypatch.setenv("AWS_REGION", region)
     monkeypatch.setenv("AWS_DEFAULT_REGION", default)
     assert default_region() == chosen
-
-
-@pytest.mark.parametrize(("was_running", "deployed", "error", "stops"), [
-    (False, False, CloudError("no"), True),
-    (False, False, KeyboardInterrupt(), True),
-    (True, False, CloudError("no"), False),
-    (False, True, CloudError("no"), False),
-    (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "sandbox"))), False),
-    (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "list"))), True),
-])  # fmt: skip
-def test_a_sandbox_that_an_error_leaves_without_a_deployment_is_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-    was_running: bool,
-    deployed: bool,
-    error: BaseException,
-    stops: bool,
-) -> None:
-    called: list[str] = []
-    the_sandbox_runs(monkeypatch, URL if was_running else None)
-    monkeypatch.setattr(client, "start_sandbox", lambda: called.append("start"))
-    monkeypatch.setattr(client, "stop_sandbox", lambda: called.append("stop"))
-    monkeypatch.setattr(Account, "aws", lambda *_: None)
-    monkeypatch.setattr(account, "deployment_names", lambda scope: ("x",) if deployed else ())
-    with pytest.raises(type(error)), peagle.Session(sandbox=True).starting("us-east-1"):
-        raise error
-    assert called == [*([] if was_running else ["start"]), *(["stop"] if stops else [])]
-
-
-def test_without_an_error_the_sandbox_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    the_sandbox_runs(monkeypatch, None)
-    monkeypatch.setattr(client, "start_sandbox", lambda: None)
-    monkeypatch.setattr(client, "stop_sandbox", lambda: pytest.fail("it is stopped"))
-    monkeypatch.setattr(Account, "aws", lambda *_: None)
-    with peagle.Session(sandbox=True).starting("us-east-1"):
-        pass
 
 
 def test_a_deployment_is_found_by_its_record_or_its_tags(world: World) -> None:

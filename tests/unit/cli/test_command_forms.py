@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from peagle.cli.options import command, completing, option, yes_option
+from peagle.cli.options import command, option, yes_option
 from peagle.cli.view.console import confirm, print_result
-from peagle.errors import NotFound, UserError
+from peagle.errors import UserError
 
 
 def make_command(**settings: Any) -> click.Command:
@@ -37,14 +37,3 @@ def test_without_yes_a_question_needs_a_terminal() -> None:
     error = CliRunner().invoke(make_command(), []).exception
     assert isinstance(error, UserError)
     assert error.code == "confirmation-needed"
-
-
-def test_completion_begins_as_typed_and_hides_errors() -> None:
-    context = click.Context(click.Command("x"))
-    complete = completing(lambda ctx, typed: ["ab", "b", "ab", "ac"])
-    assert complete(context, option("--x", ""), "a") == ["ab", "ac"]
-
-    def fail(ctx: click.Context, typed: str) -> list[str]:
-        raise NotFound("nothing", "fix", "code")
-
-    assert completing(fail)(context, option("--x", ""), "") == []

@@ -58,7 +58,3 @@ def test_the_separate_program_of_compose_counts(peagle: Peagle, docker: FakeDock
     program = docker.folder / "docker-compose"
     program.touch(mode=0o755)
     assert checks(peagle, PATH=str(docker.folder))["Docker Compose"]["found"] == str(program)
-    file = ("--emit-compose", str(docker.folder / "compose.yaml"))
-    path = {**os.environ, "PATH": str(docker.folder)}
-    done = peagle("local", "up", "tiny", "--engine", "docker", "--image", "mine:1", *file, env=path)
-    assert "docker-compose --file" in done.stdout + done.stderr

@@ -118,6 +118,12 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("--sandbox deploy tiny", "behind the command"),
     ("plan gpt", "gpt-oss-20b"),
     ("plan gpt-oss-20b eagle3", "TARGET+DRAFTER"),
+    ("scale x 2", "--to"),
+    ("check", "Missing argument 'PAIR'"),
+    ("local up tiny --gpus", "add it, or omit --gpus"),
+    ("local up tiny --engine docker --base x", "--base needs --build"),
+    ("compare x --with --sandbox", "'--with' requires an argument"),
+    ("plan tiny -o --json", "'--output' requires an argument"),
     ("invoke local Hello world", "quote the prompt"),
     ("bench 127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
 ])  # fmt: skip

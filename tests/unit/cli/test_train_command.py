@@ -6,12 +6,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from click.shell_completion import ShellComplete
 from moto import mock_aws
 
 from peagle.bench.workloads import read_prompts
 from peagle.catalog import load_catalog
-from peagle.cli.main import cli
 from peagle.train.recipe import Recipe
 from peagle.train.run import Run, TrainerFailed
 from tests.support import in_process
@@ -167,12 +165,6 @@ def test_a_folder_of_other_files_is_no_place_for_a_head(data: Path) -> None:
     before = sorted(TINY_TARGET.iterdir())
     done = in_process("train", str(TINY_TARGET), "--data", str(data), "-o", str(TINY_TARGET))
     assert (done.code, sorted(TINY_TARGET.iterdir())) == (2, before)
-
-
-@pytest.mark.parametrize(("typed", "words"), [("ti", {"tiny"}), ("pl", {"plan"})])
-def test_a_pair_is_completed_where_the_command_may_be_left_out(typed: str, words: set[str]) -> None:
-    completion = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    assert {item.value for item in completion.get_completions(["train"], typed)} == words
 
 
 def test_prompts_of_the_proof_of_any_target_are_left_out(data: Path) -> None:

@@ -93,28 +93,6 @@ def test_the_compose_file_equals_the_run_arguments(container: Container) -> None
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == "all"
 
 
-COMPOSED = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-", "--port", "8123")
-
-
-@pytest.fixture
-def no_docker(own_home: Path, tmp_path: Path) -> dict[str, str]:
-    return {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
-
-
-@pytest.mark.thorough
-def test_a_compose_file_with_a_named_image_needs_no_docker(
-    peagle: Any, no_docker: dict[str, str]
-) -> None:
-    done = peagle(*COMPOSED, "--image", "registry.example.com/tiny:1", env=no_docker)
-    assert done.returncode == 0, done.stderr
-    (service,) = yaml.safe_load(done.stdout)["services"].values()
-    assert service["image"] == "registry.example.com/tiny:1"
-    assert service["ports"] == ["127.0.0.1:8123:8080"]
-    assert {volume["target"] for volume in service["volumes"]} >= {
-        "/opt/ml/model/target", "/opt/ml/model/drafter",
-    }  # fmt: skip
-
-
 def test_stop_removes_a_container_whose_command_was_killed(docker: FakeDocker) -> None:
     docker.answers("rm")
     stop_engine(EngineProcess(2**22 + 1, 1, 1, "log", "peagle-x"))

@@ -57,13 +57,7 @@ from peagle.catalog import find_pair
 from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
-    LOADS,
-    OUTPUT,
     PLAN_FIELDS,
-    POSITIVE,
-    REQUESTS,
-    SLO,
-    TOKENS,
     Decimal,
     DefaultGroup,
     Parsed,
@@ -79,7 +73,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import planned, planning_options
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, account_options, cloud_options, complete_name
+from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.bench import (
     print_acceptance,
     print_lossless,
@@ -133,11 +127,11 @@ _LOAD_OPTIONS = (
     option("--repetitions", "Repetitions of each load, for the intervals.", click.IntRange(1, 50),
            default=3),
     option("--requests N", "Requests of each repetition.  [default: twice the concurrency, at "
-           "least 4]", REQUESTS),
+           "least 4]", "requests"),
     option("--turns N", "Turns of each conversation (--workload chat, agent, conversation); the "
            "first is not measured.  [default: 3]", click.IntRange(2, 100)),
     option("--think-time think_seconds SECONDS", "Time between an answer and the next turn.",
-           POSITIVE),
+           "positive"),
 )  # fmt: skip
 
 
@@ -171,32 +165,29 @@ def bench() -> None:
 
 
 @command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
-@endpoint_argument(complete_name, "NAME|URL|local")
+@endpoint_argument("NAME|URL|local")
 @add_options(_LOAD_OPTIONS)
 @option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt")
-@option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",
-        LOADS, default="8")  # fmt: skip
-@option("--prompt-tokens N", "Size of the random prompts.", TOKENS)
-@option("--output-tokens N", "Size of the answers.", TOKENS)
+@option("--concurrency", "Requests at a time; several loads are measured in turn.",
+        "loads", default="8")  # fmt: skip
+@option("--prompt-tokens N", "Size of the random prompts.", "tokens")
+@option("--output-tokens N", "Size of the answers.", "tokens")
 @option("--model ID", "Model in the requests.  [default: the served one]")
-@option("--price-per-hour USD", "Price of the server.  [default: the endpoint's, on demand]",
-        POSITIVE)  # fmt: skip
+@option("--price-per-hour", "Price of the server.  [default: the endpoint's, on demand]", "usd")
 @option("--acceptance FILE", "Measure the acceptance on these prompts instead: JSON lines "
-        "with prompt or messages, and optionally domain and max_tokens.", OUTPUT)  # fmt: skip
+        "with prompt or messages, and optionally domain and max_tokens.", "path")  # fmt: skip
 @option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
-        "--acceptance`.", OUTPUT)  # fmt: skip
+        "--acceptance`.", "path", needs="--acceptance FILE")  # fmt: skip
 @option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
         Decimal(min=0, max=10), default=0.0)  # fmt: skip
 @option("--lossless", "Check that speculation does not change greedy answers to the prompts "
         "of --acceptance.  [default: the catalogue's prompts]", bool)  # fmt: skip
 @option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
-        "started on this machine]")  # fmt: skip
-@option("--slo TIMES", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.",
-        SLO)  # fmt: skip
-@option("--min-tokens-per-second N", "Exit with 3 if a load has fewer output tokens per "
-        "second.", POSITIVE)  # fmt: skip
-@option("--max-usd-per-million-tokens USD", "Exit with 3 if a million output tokens cost more.",
-        POSITIVE)  # fmt: skip
+        "started on this machine]", needs="--lossless")  # fmt: skip
+@option("--slo", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.", "slo")
+@option("--min-tokens-per-second", "Exit with 3 if a load has fewer output tokens per "
+        "second.", "speed")  # fmt: skip
+@option("--max-usd-per-million-tokens", "Exit with 3 if a million output tokens cost more.", "usd")
 @option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
         Decimal(min=1))  # fmt: skip
 @cloud_options
@@ -218,10 +209,6 @@ def run(**options: Any) -> None:
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
     find = partial(find_target, options["session"], model=options["model"])
-    if options["against"] and not options["lossless"]:
-        raise OptionsConflict("--against is for the lossless check", "add --lossless")
-    if options["save_acceptance"] and not options["acceptance"]:
-        raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
     if options["acceptance"] is not None or options["lossless"]:
         _measure_text(find(options["name"]), find, options)
         return
@@ -374,32 +361,29 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 @add_options(_LOAD_OPTIONS)
 @option("--sweep k=LIST", "K of each setting, and none for no speculation: k=none,1,3,5.",
         required=True)  # fmt: skip
-@option("--concurrency loads N[,N...]", "Requests at a time; several loads are measured in "
-        "turn.", LOADS, default="1,8,32")  # fmt: skip
+@option("--concurrency loads", "Requests at a time; several loads are measured in "
+        "turn.", "loads", default="1,8,32")  # fmt: skip
 @option("--workload workloads NAME|FILE", _WORKLOAD_HELP + "; repeatable.  [default: "
         "short-prompt]", multiple=True)  # fmt: skip
 @option("--engine engine_kind", "Run the engines as processes or in containers.",
         ("process", "docker"), default="process")  # fmt: skip
-@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool, needs="--engine docker")
 @option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
         "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
         "mean length.", Parsed("path", parse_imposed))  # fmt: skip
-@option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
-        bool)  # fmt: skip
+@option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.", bool)
 @option("--domain", "With --impose-acceptance: of this domain only.")
 @option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
         "workload's file, else the catalogue's.", bool)  # fmt: skip
-@option("--price-per-hour USD", "Price of this machine.  [default: of its GPUs in the "
-        "catalogue]", POSITIVE)  # fmt: skip
-@option("--max-cost USD", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
-        "times the shown cost]", POSITIVE)  # fmt: skip
-@option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]",
-        OUTPUT)  # fmt: skip
+@option("--price-per-hour", "Price of this machine.  [default: of its GPUs in the "
+        "catalogue]", "usd")  # fmt: skip
+@option("--max-cost", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
+        "times the shown cost]", "usd")  # fmt: skip
+@option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]", "path")
 @option("--again", "Measure again what FILE has.", bool)
-@option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.",
-        OUTPUT)  # fmt: skip
-@option("--report report_file HTML", "Write the HTML report.", OUTPUT)
-@partial(here_option, is_local=True)
+@option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.", "path")
+@option("--report report_file HTML", "Write the HTML report.", "path")
+@partial(here_option, hidden=False)
 @account_options
 @yes_option
 @click.pass_context
@@ -427,7 +411,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if options["save"] and options["think_seconds"]:
         message = "evidence requires requests without pauses; --think-time adds pauses"
         raise OptionsConflict(message, "omit --save, or --think-time")
-    _require_outputs(options)
+    if options["report_file"]:
+        require_report()
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
     lossless: SweepLossless | None = None
     if not session.names_deployment(name):
@@ -449,19 +434,6 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     _report(options, file, result, lossless.results if lossless else ())
 
 
-def _require_outputs(options: dict[str, Any]) -> None:
-    """Raise UserError, before anything is measured, for a path that cannot be written."""
-    for flag, key in (("--output", "output"), ("--report", "report_file"), ("--save", "save")):
-        if path := options[key]:
-            folders = (path,) if key == "save" else path.parents
-            existing = next(folder for folder in (*folders, *path.parents) if folder.exists())
-            if not existing.is_dir() or not os.access(existing, os.W_OK):
-                message = f"{flag} {path} cannot be written"
-                raise UserError(message, "name another path", "not-writable")
-    if options["report_file"]:
-        require_report()
-
-
 def _on_this_machine(
     ctx: click.Context,
     options: dict[str, Any],
@@ -470,8 +442,6 @@ def _on_this_machine(
     workloads: Sequence[str],
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
     kind, gpus = options["engine_kind"], options["gpus"]
-    if gpus and kind != "docker":
-        raise OptionMissing("--gpus needs a container", "add --engine docker")
     chosen = planning | {"concurrency": max(options["loads"]), "slo": None}
     chosen |= largest_request([load.workload for load in request.loads])
     plans: dict[int, Plan] = {}
@@ -620,12 +590,12 @@ def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
 
 @command("peagle bench report result.json -o report.html", of=bench)
 @click.argument("file", type=click.Path(path_type=Path))
-@option("-o --output FILE", "The report.  [default: FILE with the ending .html]", OUTPUT)
-@option("--slo TIMES", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO)
+@option("-o --output FILE", "The report.  [default: FILE with the ending .html]", "path")
+@option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", "slo")
 @option(
-    "--price-per-hour USD",
+    "--price-per-hour",
     "Price of the GPUs.  [default: the result's, or the catalogue's]",
-    POSITIVE,
+    "usd",
 )
 def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
@@ -641,7 +611,7 @@ def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: flo
 
 
 @command("peagle bench install --again", of=bench)
-@option("--python", "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]", OUTPUT)
+@option("--python", "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]", "path")
 @option("--again", "Reinstall.", bool)
 def install(python: Path | None, again: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.

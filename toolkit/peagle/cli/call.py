@@ -14,8 +14,9 @@ import click
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import typed_flag
-from peagle.cli.options import COUNT, DURATION, OUTPUT, TOKENS, Decimal, command, option
-from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
+from peagle.cli.options import Decimal, command, option
+from peagle.cli.project import complete_name
+from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
 from peagle.deploy.state import Deployment
@@ -38,10 +39,10 @@ _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
 @option("--stream/--no-stream", "Print the answer as it is generated.  [default: stream]",
         default=True, show_default=False)  # fmt: skip
 @option("--chat/--completion", "[default: depends on the target]", default=None)
-@option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256)
+@option("--max-tokens", "Maximum length of the answer, in tokens.", "tokens", default=256)
 @option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
-@option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
-        "such as 10m; 0s: not at all.", DURATION, default="30m")  # fmt: skip
+@option("--wake-timeout", "How long to wait for an endpoint that scaled to zero, "
+        "such as 10m; 0s: not at all.", "duration", default="30m")  # fmt: skip
 def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
@@ -138,14 +139,15 @@ def _payload(text: str) -> dict[str, Any] | None:
         "HTTP every address of the host is an engine, as of a headless Service. "
         "$OPENAI_API_KEY is its key.")  # fmt: skip
 @option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
-        "catalogue's prompts for the served model; any accepted draft passes]", OUTPUT)  # fmt: skip
-@option("--model", "Served model, for --url.  [default: the only one]")
-@option("--instances", "Number of engines that --url must have.", COUNT, default=1)
-@option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
-        "[default: not at all]", DURATION)  # fmt: skip
+        "catalogue's prompts for the served model; any accepted draft passes]", "path",
+        needs="--url")  # fmt: skip
+@option("--model", "Served model, for --url.  [default: the only one]", needs="--url")
+@option("--instances", "Number of engines that --url must have.", "count", default=1, needs="--url")
+@option("--wait", "How long to wait for the engines of --url, such as 30m.  "
+        "[default: not at all]", "duration", needs="--url")  # fmt: skip
 @option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
         "the catalogue]", Decimal(min=1.0))  # fmt: skip
-@option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
+@option("--min-drafts", "Number of drafts that each instance must have made.", "count",
         default=MIN_DRAFTS)  # fmt: skip
 def prove(
     name: str | None,
@@ -170,10 +172,6 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
-    if url is None and (plan_file or model or wait or instances > 1):
-        raise OptionsConflict(
-            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
-        )
     proved = name or endpoint or url or ""
     with StatusLine() as status:
 
@@ -195,7 +193,7 @@ def prove(
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
-@option("--duration", "Validity: 30m, 2h; 12h at most.", DURATION, default="12h")
+@option("--duration", "Validity: 30m, 2h; 12h at most.", "duration", default="12h")
 def token(name: str, session: Session, duration: int) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

@@ -15,13 +15,10 @@ from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.bench.variants import comparison_report
 from peagle.cli.context import command_text, is_plan_file, is_set
 from peagle.cli.options import (
-    DURATION,
-    POSITIVE,
     Parsed,
     command,
     command_catalog,
     complete_pair,
-    complete_region,
     deploy_options,
     option,
     refuse_errors,
@@ -118,8 +115,8 @@ def _change_and_prove(
         "--scale-to-zero.", click.IntRange(0))  # fmt: skip
 @option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
         click.IntRange(1))  # fmt: skip
-@option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
-        "[default: the plan's]", POSITIVE)  # fmt: skip
+@option("--target-concurrency target", "Requests at a time that scaling gives each.  "
+        "[default: the plan's]", "load")  # fmt: skip
 @option("--off", "End automatic scaling; what runs stays.", bool)
 @yes_option
 def scale(name: str, session: Session, **numbers: Any) -> None:
@@ -209,10 +206,9 @@ def rollback(name: str, session: Session) -> None:
 @option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
         "options in quotes, such as 'gpt-oss-20b --k 3'.",
         shell_complete=complete_pair)  # fmt: skip
-@option("--share SHARE", "Its share of the requests.  [default: 10%]",
-        Parsed("share", parse_share))  # fmt: skip
-@option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
-        "comparison began]", DURATION)  # fmt: skip
+@option("--share SHARE", "Its share of the requests.  [default: 10%]", Parsed("share", parse_share))
+@option("--last", "Report on this time only, such as 1h.  [default: since the "
+        "comparison began]", "duration")  # fmt: skip
 @deploy_options
 @click.pass_context
 def compare(
@@ -523,7 +519,6 @@ def _destroy_images(session: Session) -> None:
     "--region regions",
     "Only this region; may be repeated.  [default: all regions of SageMaker]",
     multiple=True,
-    shell_complete=complete_region,
 )
 @option("--dry-run", "Show what would be deleted.", bool)
 @yes_option

@@ -20,20 +20,17 @@ from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
-    FILE,
-    OUTPUT,
     catalog_of,
     command,
     command_catalog,
     complete_pair,
     here_option,
-    is_here,
     option,
     output_option,
     raise_first_error,
     yes_option,
 )
-from peagle.cli.plan_options import choose_here, engine_options, given_options
+from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, account_options, cloud_options, new_session
 from peagle.cli.view.choose import (
@@ -157,7 +154,7 @@ def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     "-o --output FILE|DIR",
     "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
     "of a catalogue.  [default: print it]",
-    OUTPUT,
+    "path",
 )
 @option("--force", "Replace the file.", bool)
 @cloud_options
@@ -310,7 +307,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
-        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
+        raise click.MissingParameter(ctx=ctx, param_hint="'PAIR'", param_type="argument")
     in_sandbox = options.pop("sandbox")
     session = new_session(options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
@@ -386,8 +383,8 @@ def fit(pair: str | None, **options: Any) -> None:
 @engine_options(VerdictOptions)
 @here_option
 @option("--acceptance FILE", "Result written by `peagle bench NAME --acceptance FILE "
-        "--save-acceptance OUT`.", FILE)  # fmt: skip
-@option("--domain", "With --acceptance: of this domain only.")
+        "--save-acceptance OUT`.", "file")  # fmt: skip
+@option("--domain", "With --acceptance: of this domain only.", needs="--acceptance FILE")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(
     pair: str, acceptance: Path | None, domain: str | None, output: Path | None, **options: Any
@@ -402,13 +399,9 @@ def verdict(
     """
     from peagle.bench.acceptance import with_text_acceptance
 
-    if is_here(click.get_current_context()):
-        options |= choose_here(options)
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     asked = VerdictOptions(pair=pair, **given_options(options))
-    if domain and not acceptance:
-        raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     loaded = command_catalog()
     if acceptance:
         loaded = with_text_acceptance(loaded, pair, acceptance, domain)

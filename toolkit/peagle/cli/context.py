@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from peagle.errors import PeagleError, command_line
+from peagle.errors import OptionMissing, PeagleError, command_line
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
 """Options that decide what a command sees and which account it changes."""
@@ -22,10 +22,20 @@ class PeagleCommand(click.Command):
     """A command; the fix of its errors repeats the options that decide where it applies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as typed: the first call within a context is the user's."""
+        """Keep the words as typed: the first call within a context is the user's. An option is not
+        the value of the one before it."""
         ctx.meta.setdefault(WORDS, tuple(args))
+        options = [part for part in self.params if isinstance(part, click.Option)]
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+            for option in options:
+                if str(ctx.params.get(option.name or "")) in flags:
+                    message = f"Option '{max(option.opts, key=len)}' requires an argument."
+                    raise click.BadOptionUsage(str(option.name), message, ctx)
+                if needs := getattr(option, "needs", ""):
+                    _require(ctx, option, *needs.split())
+            return rest
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # so that the fix shows the help of this command
             raise
@@ -52,6 +62,16 @@ class PeagleCommand(click.Command):
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
+
+
+def _require(ctx: click.Context, option: click.Option, flag: str, argument: str = "") -> None:
+    """Raise OptionMissing for a typed option without the one that it needs: with that argument, or
+    with any for a placeholder such as ``FILE``."""
+    needed = next(part for part in ctx.command.params if flag in part.opts)
+    value = ctx.params[str(needed.name)]
+    is_there = value == argument if argument.islower() else value
+    if not is_there and (typed := typed_flag(ctx, (option.name,))):
+        raise OptionMissing(f"{typed} needs {flag} {argument}", f"add it, or omit {typed}")
 
 
 def add_flag(name: str, *flags: str, help: str) -> Callable[[Callable[..., Any]], Any]:
@@ -103,7 +123,7 @@ def is_typed(ctx: click.Context, parameter: str) -> bool:
     return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
-def typed_flag(ctx: click.Context, names: Collection[str]) -> str:
+def typed_flag(ctx: click.Context, names: Collection[str | None]) -> str:
     """The flag of the first of these parameters that the user typed; empty without one."""
     for part in ctx.command.params:
         if part.name in names and is_typed(ctx, part.name):

@@ -14,9 +14,7 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
-    DURATION,
     command,
-    complete_instance_types,
     deploy_options,
     option,
     raise_first_error,
@@ -69,17 +67,16 @@ _QUESTIONS = {
 @deploy_options
 @option("--bucket", "S3 bucket for uploading local weights.  [default: "
         "peagle-sagemaker-REGION-ACCOUNT, created if needed]")  # fmt: skip
-@option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
-        bool)  # fmt: skip
+@option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.", bool)
 @option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
         "it is removed.", bool)  # fmt: skip
 @option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
         "what served before]", bool)  # fmt: skip
 @option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
         "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-        "after asking]", shell_complete=complete_instance_types)  # fmt: skip
-@option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
-        "such as 2h.", DURATION)  # fmt: skip
+        "after asking]")  # fmt: skip
+@option("--retry-for", "Keep trying for this time when AWS has no free instance, "
+        "such as 2h.", "duration")  # fmt: skip
 @click.pass_context
 def deploy(
     ctx: click.Context,

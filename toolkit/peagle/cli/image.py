@@ -16,7 +16,7 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import command_text
-from peagle.cli.options import FILE, command, option, refuse_errors, region_option
+from peagle.cli.options import command, option, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -60,7 +60,7 @@ def image() -> None:
 @option("--if-configured", "Build nothing unless the project file has build_image for the "
         "endpoint.", bool)  # fmt: skip
 @option("--address-file FILE", "Write the pushed address, with its digest, to this file, for "
-        "deploy --image-from.", FILE)  # fmt: skip
+        "deploy --image-from.", "file")  # fmt: skip
 @account_options
 @click.pass_context
 def build_(

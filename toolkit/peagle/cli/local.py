@@ -13,12 +13,10 @@ import click
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
 from peagle.cli.options import (
-    OUTPUT,
     Decimal,
     Parsed,
     command,
     command_catalog,
-    complete_instance_type,
     here_option,
     machine_gpus,
     names_own_image,
@@ -60,7 +58,6 @@ from peagle.engine.state import (
     read_warm_start,
 )
 from peagle.errors import (
-    DockerMissing,
     EngineMissing,
     Fix,
     NotFound,
@@ -69,7 +66,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, connect_docker, find_compose, unchecked_image
+from peagle.images.docker import Image, connect_docker
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
@@ -89,7 +86,7 @@ from peagle.sandbox.client import (
     start_sandbox,
     stop_sandbox,
 )
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
 from peagle.text import format_duration, format_rate, format_size, plain
@@ -112,13 +109,13 @@ def local() -> None:
 @option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535))
 @option("--engine engine_kind", "Run the engine as a process or in a container.",
         ("process", "docker"), default="process")  # fmt: skip
-@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool, needs="--engine docker")
 @option("--compile compiled", "On a CPU: compile the model.", bool)
-@option("--build build_first", "Docker: build the image first.", bool)
-@option("--base IMAGE", "Docker, with --build: base image.")
+@option("--build build_first", "Docker: build the image first.", bool, needs="--engine docker")
+@option("--base IMAGE", "Docker, with --build: base image.", needs="--build")
 @option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
-        OUTPUT)  # fmt: skip
-@partial(here_option, is_local=True)
+        "path", needs="--engine docker")  # fmt: skip
+@partial(here_option, hidden=False)
 def up(
     plan: Plan,
     port: int | None,
@@ -140,16 +137,7 @@ def up(
     raise_first_error(findings)
     image = None
     if engine_kind == "docker":
-        try:
-            image = local_image(plan, gpus, build_first, base)
-        except (DockerMissing, NotFound):
-            if not emit_compose or build_first or not names_own_image(plan):
-                raise
-            image = unchecked_image(plan.runtime.image)  # the file may run on another machine
-    elif gpus or build_first or base or emit_compose:
-        raise OptionMissing(
-            "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
-        )
+        image = local_image(plan, gpus, build_first, base)
     machine = machine_gpus() if image is None else None
     on_gpus = machine is not None
     if on_gpus and compiled:
@@ -165,7 +153,7 @@ def up(
         if wants_json():
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = (*find_compose(), "--file", str(emit_compose), "up")
+            up = ("docker", "compose", "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return print_findings(findings, err=True)
     copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
@@ -317,7 +305,7 @@ def engine() -> None:
 @command("peagle engine install --python /usr/bin/python3.12", of=engine)
 @option("--vllm VERSION", "vLLM version.  [default: the catalogue's]")
 @option("--python", "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
-        OUTPUT)  # fmt: skip
+        "path")  # fmt: skip
 @option("--gpu", "For NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
 @option("--trainer", "What `peagle train` needs, in place of vLLM.", bool)
 @click.pass_context
@@ -459,10 +447,6 @@ def _times(text: str) -> int | None:
     return int(text)
 
 
-def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
-
-
 @sandbox.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
 def fault() -> None:
     """Let AWS operations and endpoints fail in the sandbox.
@@ -472,12 +456,11 @@ def fault() -> None:
 
 
 @command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
-@click.argument("operation", shell_complete=_complete_operation)
+@click.argument("operation")
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
         type=Parsed("text", _times), show_default=False)  # fmt: skip
-@option("--instance-type TYPE", "Only endpoints with this instance type.",
-        shell_complete=complete_instance_type)  # fmt: skip
+@option("--instance-type TYPE", "Only endpoints with this instance type.")
 @option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
         default=DEFAULT_SECONDS, show_default=False)  # fmt: skip
 def add(
@@ -495,7 +478,7 @@ def list_faults_() -> None:
 
 
 @command("peagle sandbox fault clear CreateEndpoint", of=fault)
-@click.argument("operation", required=False, shell_complete=_complete_operation)
+@click.argument("operation", required=False)
 def clear(operation: str | None) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
     print_result({"removed": clear_faults(operation)})
@@ -507,7 +490,7 @@ def quota() -> None:
 
 
 @command("peagle sandbox quota set ml.g5.xlarge 0", name="set", of=quota)
-@click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
+@click.argument("instance_type", metavar="TYPE")
 @click.argument("value", type=click.IntRange(min=0))
 @region_option("the quota")
 def set_(instance_type: str, value: int, region: str) -> None:

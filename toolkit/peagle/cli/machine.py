@@ -150,23 +150,19 @@ def read_explanations() -> Iterator[dict[str, str | None]]:
             }  # fmt: skip
 
 
-def _codes() -> list[str]:
-    return list(dict.fromkeys(str(row["code"]) for row in read_explanations()))
-
-
 @command("peagle explain fc-width")
-@click.argument(
-    "code", shell_complete=lambda _, __, typed: [c for c in _codes() if c.startswith(typed)]
-)
+@click.argument("code")
 def explain(code: str) -> None:
     """Show the cause and the fix of CODE: that of a finding, of an error with --json, or of an
     engine that ended.
 
     What only the case at hand knows is in the message itself.
     """
-    rows = [row for row in read_explanations() if row["code"] == code]
+    every = list(read_explanations())
+    rows = [row for row in every if row["code"] == code]
     if not rows:
-        fix = nearest(code, _codes()) or "docs/errors.md has all codes; AWS's own are in its docs"
+        codes = dict.fromkeys(str(row["code"]) for row in every)
+        fix = nearest(code, codes) or "docs/errors.md has all codes; AWS's own are in its docs"
         raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
     if wants_json():
         return print_json({"code": code, "explanations": rows})

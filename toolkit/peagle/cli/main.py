@@ -96,6 +96,11 @@ _HINTS = {
 }
 """Commands and options of vLLM and of other tools -> what to use instead."""
 
+_EXTRA = {
+    "pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt", "minimum": "use --to NUMBER",
+}  # fmt: skip
+"""A parameter of the command -> what an extra argument may have meant: a number that of scale."""
+
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -235,8 +240,7 @@ def _usage(error: click.UsageError) -> UserError:
         # Perhaps a mistyped command in the place of its first word.
         hint = nearest("".join(ctx.meta[WORDS][:1]), names)
     if not hint and has_extra:
-        meant = {"pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt"}
-        hint = next((meant[part.name] for part in command.params if part.name in meant), "")
+        hint = next((_EXTRA[part.name] for part in command.params if part.name in _EXTRA), "")
     message = f"{message}: {hint}" if hint else message
     return UserError(message, Fix("show the help", (*words, "--help")))
 

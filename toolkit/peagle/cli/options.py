@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
-from peagle.cli.context import PeagleCommand, add_flag
+from peagle.cli.context import PeagleCommand, add_flag, is_plan_file
 from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
+from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.vllm.defaults import KV_CACHE_DTYPES
 from peagle.workload import parse_slo
 
 if TYPE_CHECKING:
@@ -78,33 +79,58 @@ def _parse_loads(text: str) -> tuple[int, ...]:
     return tuple(loads)
 
 
-COUNT = click.IntRange(min=1)
-DURATION = Parsed("text", parse_duration)
-"""Seconds, such as ``90s`` or ``1h 30m``."""
+def parse_copies(text: str) -> int | str:
+    """A number of engines, or ``auto``. Raises ValueError."""
+    if text == AUTO:
+        return AUTO
+    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
-LIFETIME = Parsed("text", partial(parse_duration, units="hd"))
-"""Seconds, in hours and days."""
 
-TOKENS = Parsed("integer range", parse_tokens)
-"""Such as ``8192`` or ``8k``."""
+class _Tag(click.types.StringParamType):
+    """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
 
-REQUESTS = Parsed("integer range", parse_requests)
-"""A number of requests."""
+    envvar_list_splitter = ","
 
-BATCH = Parsed("integer range", parse_batch)
-"""The number of requests of a batch, such as ``1m``."""
 
-LOADS = Parsed("text", _parse_loads)
-"""Numbers of concurrent requests."""
-
-SLO = Parsed("text", parse_slo)
-"""Longest mean times, such as ``ttft=0.5,itl=0.02``."""
-
-POSITIVE = Decimal(min=0, min_open=True)
-"""A price in USD, a speed in output tokens per second, or requests at a time."""
-
+_POSITIVE = Decimal(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
-OUTPUT = click.Path(path_type=Path)
+
+KINDS: dict[str, tuple[Any, str | None]] = {
+    "text": (None, None),
+    "switch": (None, None),
+    "choice": (None, None),
+    "count": (click.IntRange(min=1), None),
+    "number": (click.IntRange(min=0), "N"),
+    "k": (click.INT, None),
+    "copies": (Parsed("copies", parse_copies), "N|auto"),
+    "tokens": (Parsed("integer range", parse_tokens), "TOKENS"),
+    "requests": (Parsed("integer range", parse_requests), "REQUESTS"),
+    "batch": (Parsed("integer range", parse_batch), "N"),
+    "percent": (click.IntRange(1, 100), "PERCENT"),
+    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
+    "usd": (_POSITIVE, "USD"),
+    "speed": (_POSITIVE, "N"),
+    "load": (_POSITIVE, "REQUESTS"),
+    "duration": (Parsed("text", parse_duration), "DURATION"),
+    "hours": (Parsed("text", partial(parse_duration, units="hd")), "DURATION"),
+    "slo": (Parsed("text", parse_slo), "TIMES"),
+    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
+    "texts": (None, "SHA256"),
+    "settings": (None, "ARGUMENT[=VALUE]"),
+    "variables": (None, "NAME=VALUE"),
+    "tags": (_Tag(), "KEY=VALUE"),
+    "share": (Decimal(min=0, max=1, min_open=True), None),
+    "gib": (Decimal(min=1, max=2048), None),
+    "dtype": (click.Choice(KV_CACHE_DTYPES), None),
+    "loads": (Parsed("text", _parse_loads), "N[,N...]"),
+    "speculative": (None, "KEY=VALUE"),
+    "positive": (_POSITIVE, "N"),
+    "file": (FILE, None),
+    "path": (click.Path(path_type=Path), None),
+}
+"""Kind of value, of a planning option or another -> its type of click, and its metavar."""
 
 
 def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]:
@@ -118,27 +144,35 @@ def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]
 
 
 class Option(click.Option):
-    """An option that can be a decorator, too."""
+    """An option that can be a decorator, too. It ``needs`` another one, such as ``--url``."""
+
+    needs = ""
 
     def __call__(self, command: Command) -> Command:
         """Add the option to the command."""
         return add_options([self])(command)
 
 
-def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
+def option(names: str, help: str, type: Any = None, needs: str = "", **settings: Any) -> Option:
     """An option that shows its default. ``names``, separated by blanks, are its flags, the name of
-    the parameter if that is another, and the metavar. A ``type`` of ``bool`` is a flag, and a tuple
-    a choice."""
+    the parameter if that is another, and the metavar. A ``type`` may be one of ``KINDS``, whose
+    metavar is the usual one; ``bool`` is a flag, and a tuple a choice.
+    It ``needs`` another option, which is written as in ``--acceptance FILE``."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     parameter = [word for word in words if word.isidentifier() and word.islower()]
     metavar = next((word for word in words if word not in (*flags, *parameter)), None)
     settings.setdefault("show_default", settings.get("default") is not None)
-    if type is bool:
+    if isinstance(type, str):
+        settings["type"], usual = KINDS[type]
+        metavar = metavar or usual
+    elif type is bool:
         settings = {"is_flag": True}
     elif type is not None:
         settings["type"] = click.Choice(type) if isinstance(type, tuple) else type
-    return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
+    made = Option([*flags, *parameter], metavar=metavar, help=help, **settings)
+    made.needs = needs
+    return made
 
 
 def command(
@@ -176,11 +210,6 @@ class DefaultGroup(click.Group):
             args = [self.choose_default(args), *args]
         return super().parse_args(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, and what may be the first word of ``run``."""
-        first = self.commands["run"].params[0]
-        return [*super().shell_complete(ctx, incomplete), *first.shell_complete(ctx, incomplete)]
-
     def choose_default(self, args: Sequence[str]) -> str:
         """The command that these arguments are for."""
         return "run"
@@ -212,35 +241,22 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return option("--role", role, envvar="PEAGLE_ROLE")(command)
 
 
-_HERE = "peagle.here"
-"""Key in click's ``Context.meta``: whether ``--here`` is given, ``False`` where a machine with GPUs
-needs no option."""
-
-
-def here_option(command: Command, is_local: bool = False) -> Command:
+def here_option(command: Command, hidden: bool = True) -> Command:
     """``--here``: plan for the GPUs of this machine, as ``--instance-type here`` does, whose help
-    names it. A command that ``is_local`` does so where there are some, unless an instance type or a
-    container is asked for."""
-
-    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        if value or is_local:
-            ctx.meta[_HERE] = value
-
+    names it."""
     text = "Plan for the GPUs of this machine.  [default: if it has some]"
-    return click.option(
-        "--here", is_flag=True, expose_value=False, callback=keep, hidden=not is_local, help=text
-    )(command)
+    flag = click.option("--here", "instance_type", flag_value=HERE, hidden=hidden, help=text)
+    return flag(command)
 
 
 def is_here(ctx: click.Context) -> bool:
-    """Whether the command plans for this machine."""
+    """Whether the command plans for this machine. A local one does so where there are GPUs, unless
+    an instance type, a container or a plan file is named."""
     names = ctx.params
-    if ctx.meta.get(_HERE) or names.get("instance_type") == HERE:
-        return True
-    is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
-    if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
-        return False
-    return machine_gpus(ctx) is not None
+    if names.get("instance_type"):
+        return bool(names["instance_type"] == HERE)
+    is_local = ctx.command.name in ("sweep", "up") and names["engine_kind"] == "process"
+    return is_local and not is_plan_file(names["pair"]) and machine_gpus(ctx) is not None
 
 
 _GPUS = "peagle.gpus"
@@ -304,50 +320,19 @@ def names_own_image(plan: Plan) -> bool:
     return is_own_image(plan, command_catalog().runtimes)
 
 
-def completing(
-    read_names: Callable[[click.Context, str], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """A shell completion with the names that begin as typed; none after an error, which is not
-    shown."""
-
-    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-        try:
-            names = read_names(ctx, typed)
-        except PeagleError:
-            return []
-        return list(dict.fromkeys(name for name in names if name.startswith(typed)))
-
-    return complete
-
-
-def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
-    return completing(lambda ctx, typed: names_in(load_catalog(catalog_of(ctx)), typed))
-
-
-def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:
-    """Targets, after a ``+`` the drafters of that target, and plan files."""
-    name, plus, _ = typed.partition("+")
-    targets = {target.short_name: target for target in catalog.targets.values()}
-    if plus and name in targets:
-        return [f"{name}+{drafter.name}" for drafter in targets[name].drafters]
-    return [*targets, *map(str, sorted(Path().glob("*.json")))]
-
-
-complete_pair = _completing(_pairs)
-complete_instance_type = _completing(
-    lambda catalog, _: (i.type for i in catalog.instances.instances)
-)
-complete_gpu = _completing(lambda catalog, _: (i.gpu for i in catalog.instances.instances))
-complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
-complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
-
-
-def complete_instance_types(
-    ctx: click.Context, parameter: click.Parameter, typed: str
-) -> list[str]:
-    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
-    before, comma, last = typed.rpartition(",")
-    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
+def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """Targets, after a ``+`` the drafters of that target, and plan files, that begin as typed; none
+    after an error, which is not shown."""
+    try:
+        catalog = load_catalog(catalog_of(ctx))
+    except PeagleError:
+        return []
+    target = typed.split("+")[0]
+    targets = {entry.short_name: entry for entry in catalog.targets.values()}
+    names = [*targets, *map(str, sorted(Path().glob("*.json")))]
+    if target != typed and target in targets:
+        names = [f"{target}+{drafter.name}" for drafter in targets[target].drafters]
+    return [each for each in names if each.startswith(typed)]
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

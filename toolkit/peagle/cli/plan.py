@@ -17,10 +17,8 @@ from peagle.cli.context import (
     is_plan_file,
     is_typed,
     typed_command,
-    typed_flag,
 )
 from peagle.cli.options import (
-    FILE,
     PLAN_FIELDS,
     Decimal,
     command,
@@ -43,7 +41,7 @@ from peagle.cli.view.console import (
     where_text,
 )
 from peagle.cli.view.plan import print_answer, print_comparison, print_details
-from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
+from peagle.errors import OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
@@ -158,17 +156,18 @@ def _cell(text: str) -> str:
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
 @here_option
-@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
-        bool)  # fmt: skip
-@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
-@option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
+@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
+@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]",
+        needs="--online")  # fmt: skip
+@option("--sandbox", "Query the local AWS sandbox; for --online.", bool, needs="--online")
 @option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
         "with options of its own in quotes, such as 'gpt-oss-20b --no-speculation'.",
         shell_complete=complete_pair)  # fmt: skip
 @option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
         "or with --environment an earlier project file, which may lack the endpoint.",
-        FILE)  # fmt: skip
-@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
+        "file")  # fmt: skip
+@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool,
+        needs="--changes-from FILE")  # fmt: skip
 @click.option("--max-price-increase", cls=FileKey, metavar="PERCENT", type=Decimal(min=0),
               help="With --changes-from: exit with 3 if the price per hour rises by more.",
               hidden=True)  # fmt: skip
@@ -197,8 +196,6 @@ def plan(
     not have (its folder, or with --online its id on the Hub), or a plan file. Exits with 3 if
     a check finds an error; such a plan is shown, but not written to a file.
     """
-    if not online and (flag := typed_flag(ctx, ("profile", "sandbox"))):
-        raise OptionMissing(f"{flag} requires --online", f"add --online, or omit {flag}")
     if output is not None and not is_plan_file(str(output)):
         message = f"{output} does not end in .json, by which commands recognize a plan file"
         raise UserError(message, f"use --output {shlex.quote(f'{output}.json')}")
@@ -212,8 +209,6 @@ def plan(
         print_written(output)
     if changes_from is not None:
         return _show_changes(ctx, plan, changes_from, markdown, max_price_increase)
-    if markdown:
-        raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
     if wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = tuple(

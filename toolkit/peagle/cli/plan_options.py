@@ -4,7 +4,6 @@ them becomes a Plan.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
@@ -17,26 +16,12 @@ from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
-    BATCH,
-    COUNT,
-    DURATION,
     FILE,
-    LIFETIME,
-    LOADS,
+    KINDS,
     PLAN_FIELDS,
-    POSITIVE,
-    REQUESTS,
-    SLO,
-    TOKENS,
-    Decimal,
-    Parsed,
     add_options,
     command_catalog,
-    complete_gpu,
-    complete_instance_type,
     complete_pair,
-    complete_region,
-    complete_version,
     is_here,
     option,
     set_command_catalog,
@@ -45,9 +30,7 @@ from peagle.cli.project import CHOICE, project_options
 from peagle.cli.view.console import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
-    AUTO,
     GROUPS,
-    LONGEST_CAPTURE_DAYS,
     ONLY_DEPLOY,
     EngineOptions,
     Flag,
@@ -60,8 +43,6 @@ from peagle.planning import Plan
 from peagle.planning.overrides import parse_pairs, parse_settings, parse_speculative
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.text import sanitize
-from peagle.vllm.defaults import KV_CACHE_DTYPES
 from peagle.weights.layout import AwsOf, checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -76,59 +57,6 @@ if TYPE_CHECKING:
     from peagle.session import Session
 
 
-def parse_copies(text: str) -> int | str:
-    """A number of engines, or ``auto``. Raises ValueError."""
-    if text == AUTO:
-        return AUTO
-    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
-
-
-class _Tag(click.types.StringParamType):
-    """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
-
-    envvar_list_splitter = ","
-
-
-_KINDS: dict[ValueKind, tuple[Any, str | None]] = {
-    "text": (None, None),
-    "switch": (None, None),
-    "choice": (None, None),
-    "count": (COUNT, None),
-    "number": (click.IntRange(min=0), "N"),
-    "k": (click.INT, None),
-    "copies": (Parsed("copies", parse_copies), "N|auto"),
-    "tokens": (TOKENS, "TOKENS"),
-    "requests": (REQUESTS, "REQUESTS"),
-    "batch": (BATCH, "N"),
-    "percent": (click.IntRange(1, 100), "PERCENT"),
-    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
-    "usd": (POSITIVE, "USD"),
-    "speed": (POSITIVE, "N"),
-    "load": (POSITIVE, "REQUESTS"),
-    "duration": (DURATION, "DURATION"),
-    "hours": (LIFETIME, "DURATION"),
-    "slo": (SLO, "TIMES"),
-    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
-    "texts": (None, "SHA256"),
-    "settings": (None, "ARGUMENT[=VALUE]"),
-    "variables": (None, "NAME=VALUE"),
-    "tags": (_Tag(), "KEY=VALUE"),
-    "share": (Decimal(min=0, max=1, min_open=True), None),
-    "gib": (Decimal(min=1, max=2048), None),
-    "dtype": (click.Choice(KV_CACHE_DTYPES), None),
-    "loads": (LOADS, "N[,N...]"),
-    "speculative": (None, "KEY=VALUE"),
-}
-"""Kind of value -> its type of click, and its metavar."""
-
-_COMPLETIONS = {
-    "gpu": complete_gpu,
-    "instance_type": complete_instance_type,
-    "vllm": complete_version,
-    "region": complete_region,
-}
 _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "settings": lambda _, __, words: parse_settings(words),
     "variables": lambda _, __, words: parse_pairs(words, "--env", "invalid-variable"),
@@ -147,7 +75,7 @@ def make_option(
     field: str, flag: Flag, tag_flag: str = "--tag", of: type[Options] = Options
 ) -> click.Option:
     """The option of that field."""
-    kind, metavar = _KINDS[flag.kind]
+    kind, metavar = KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
         words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
@@ -165,7 +93,6 @@ def make_option(
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
-        shell_complete=_COMPLETIONS.get(field),
     )
     if isinstance(made, PlanOption):
         made.group = flag.group
@@ -201,7 +128,7 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         "--image-from FILE",
         "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
-        FILE,
+        "file",
     )
     with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
     return pair(project_options()(image_from(with_options)))
@@ -236,20 +163,13 @@ def given_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def choose_here(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The instance type of a command that is for this machine. Raises OptionsConflict."""
-    if options.get("instance_type") not in (None, HERE):
-        raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
-    return {"instance_type": HERE}
-
-
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     """The plan in the file ``pair``, or for that pair and those options, with the command's
     catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = given_options(chosen)
-    if is_here(ctx):
-        options |= {**choose_here(options), "copies": options.get("copies", 1)}
+    if is_here(ctx) and options.get("instance_type", HERE) == HERE:
+        options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
     if pair.endswith((".yaml", ".yml")):
         fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
         fix += "use --project FILE, for a catalogue peagle --catalog DIR"

@@ -15,9 +15,11 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
+from peagle.account import leads_to_sandbox
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
-from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options, completing
+from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options
 from peagle.cli.view.console import print_status
+from peagle.deploy.records import deployment_names
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.options import ONLY_DEPLOY
 from peagle.project import (
@@ -35,6 +37,7 @@ from peagle.project import (
     read_project,
 )
 from peagle.render import read_plan
+from peagle.store import SANDBOX
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -195,9 +198,11 @@ class ProjectCommand(PeagleCommand):
             raise NotFound(error.message, fix, error.code) from None
 
 
-@completing
-def _complete_environment(ctx: click.Context, _: str) -> list[str]:
-    return list_environments(load_project(ctx, ctx.params.get("project_file")))
+def complete_name(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """Names of deployments that begin as typed."""
+    sandbox = ctx.params.get("sandbox") or leads_to_sandbox(os.environ)
+    names = deployment_names(SANDBOX if sandbox else None)
+    return [name for name in names if name.startswith(typed)]
 
 
 def project_options(
@@ -210,7 +215,6 @@ def project_options(
         metavar="NAME",
         help="Environment in the project file, such as staging. The argument is then the name "
         "of an endpoint there, if it has several.",
-        shell_complete=_complete_environment,
     )
     environment.keys, environment.instead, environment.implicit = keys, instead, implicit
     file = click.Option(
@@ -223,7 +227,6 @@ def project_options(
 
 
 def endpoint_argument(
-    complete: Callable[..., Any],
     metavar: str | None = None,
     instead: Collection[str] = (),
     implicit: bool = True,
@@ -234,7 +237,9 @@ def endpoint_argument(
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         shown = metavar or ("[NAME]" if instead else "NAME")
-        argument = click.argument("name", metavar=shown, required=False, shell_complete=complete)
+        argument = click.argument(
+            "name", metavar=shown, required=False, shell_complete=complete_name
+        )
         return argument(project_options(keys, instead, implicit)(command))
 
     return add

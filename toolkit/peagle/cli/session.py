@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
-from peagle.account import DeploymentChange, Say, leads_to_sandbox
+from peagle.account import DeploymentChange, Say
 from peagle.catalog.schema import Catalog
 from peagle.cli.context import typed_command
-from peagle.cli.options import catalog_of, command, command_catalog, completing
+from peagle.cli.options import catalog_of, command, command_catalog
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.view.console import DeploymentProgress, print_status
-from peagle.deploy.records import deployment_names
 from peagle.errors import NotProved
 from peagle.session import Session as Session
-from peagle.store import SANDBOX
 
 if TYPE_CHECKING:
     from peagle.deploy.context import Observer
@@ -95,14 +92,7 @@ def deployment_command(*examples: str, **argument: Any) -> Callable[[Command], c
     """A command about the deployment NAME, with ``name``, ``session`` and ``--json``."""
 
     def add(function: Command) -> click.Command:
-        function = endpoint_argument(complete_name, **argument)(cloud_options(function))
+        function = endpoint_argument(**argument)(cloud_options(function))
         return command(*examples, cls=ProjectCommand)(function)
 
     return add
-
-
-@completing
-def complete_name(ctx: click.Context, _: str) -> Collection[str]:
-    """Names of deployments."""
-    sandbox = ctx.params.get("sandbox") or leads_to_sandbox(os.environ)
-    return deployment_names(SANDBOX if sandbox else None)

@@ -26,28 +26,21 @@ from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import typed_flag
 from peagle.cli.options import (
-    COUNT,
-    OUTPUT,
-    POSITIVE,
-    TOKENS,
     DefaultGroup,
     Parsed,
     add_options,
     catalog_of,
     command,
     command_catalog,
-    complete_instance_types,
     complete_pair,
     here_option,
-    is_here,
     machine_gpus,
     option,
     refuse_errors,
     yes_option,
 )
-from peagle.cli.plan_options import choose_here, engine_options, field_options, given_options
+from peagle.cli.plan_options import engine_options, field_options, given_options
 from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.console import (
     INTERRUPTED,
@@ -143,7 +136,7 @@ data_options = add_options([
     option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
            "a file.", Parsed("text", _held_out), default="10%"),
     option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
-    option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
+    option("--epochs", "Passes over the data.", "count", default=Recipe.epochs),
     option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
            click.IntRange(min=0)),
 ])  # fmt: skip
@@ -186,10 +179,10 @@ def _read_inputs(
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
-@option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
-@option("--price-per-hour usd_per_hour USD", "Price of the machine.  [default: the instance "
-        "type's, on demand]", POSITIVE)  # fmt: skip
-@option("--prompts FILE", "Write the held-out prompts, for `peagle bench --acceptance`.", OUTPUT)
+@option("--budget", "What the training may cost: fewer epochs, or an error.", "usd")
+@option("--price-per-hour usd_per_hour", "Price of the machine.  [default: the instance "
+        "type's, on demand]", "usd")  # fmt: skip
+@option("--prompts FILE", "Write the held-out prompts, for `peagle bench --acceptance`.", "path")
 @option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
@@ -217,9 +210,8 @@ def plan(
     ranges.
     """
     gpus = machine_gpus(ctx) if probe else None
-    if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
-        options |= choose_here(options)
-
+    if gpus and not (options["instance_type"] or options["gpu"]):
+        options["instance_type"] = HERE
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
@@ -259,8 +251,7 @@ _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
 _COMPANY = ("subnets", "security_groups", "network_isolation", "kms_key", "tags")
 _JOB_OPTIONS = (
     option("--sagemaker", "Train as a job on SageMaker; HEAD is downloaded from there.", bool),
-    option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]",
-           shell_complete=complete_instance_types),
+    option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]"),
     option("--spot", "A job on spot instances, which goes on after an interruption.", bool),
     option("--max-hours", "Longest runtime.  [default: as estimated]", click.FloatRange(0.1, 672)),
     option("--image", "Image of the job, which has the toolkit and its trainer."),
@@ -275,23 +266,14 @@ _JOB_OPTION_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
 
 
 def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, which ``_take_job_options`` takes, in a group of the help."""
+    """The options of a job, in a group of the help."""
     command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
     for each in vars(command)["__click_params__"]:
         if each.name in _JOB_OPTION_NAMES:
             each.group = "SageMaker"
+            each.needs = "--sagemaker" if each.name != "region" else ""  # the data may need it
     decorated: Callable[..., Any] = yes_option(command)
     return decorated
-
-
-def _take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The options of the job, taken out of the command's ``parameters``. Raises OptionMissing for
-    an option of a job without one; the data may need the region."""
-    options = {name: parameters.pop(name) for name in _JOB_OPTION_NAMES}
-    of_job = {*_JOB_OPTION_NAMES} - {"region"} if not options["sagemaker"] else ()
-    if flag := typed_flag(ctx, of_job):
-        raise OptionMissing(f"{flag} is of a job on SageMaker", "add --sagemaker")
-    return options
 
 
 def _check_target(ctx: click.Context, pair: str) -> None:
@@ -320,20 +302,20 @@ def _train_on_sagemaker(
     arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeat_options(ctx))
     company = Company(**given_options({name: options[name] for name in _COMPANY}))
     check_company(company)
-    with session.starting(region) as aws:
-        bucket = options["bucket"] or default_bucket(aws.account, region)
-        run = make_run(planned.target, arguments, data, bucket)
-        name = find_running_job(aws, run.name)
-        if name is None:
-            job = _choose_settings(aws, catalog, pair, planned, options, company)
-            name = run.job_name(time.time())
-            request = training_job_request(name, run, pair, arguments, job)
-            print_job_request(request, job, planned, session.where(region))
-            refuse_errors(tuple(job_findings(aws, job)))
-            confirm("Start this job?", "not started")
-            start_job(aws, run, data, request, company)
-        else:
-            print_status(f"The job {name} trains this head already.")
+    aws = session.connect(region)
+    bucket = options["bucket"] or default_bucket(aws.account, region)
+    run = make_run(planned.target, arguments, data, bucket)
+    name = find_running_job(aws, run.name)
+    if name is None:
+        job = _choose_settings(aws, catalog, pair, planned, options, company)
+        name = run.job_name(time.time())
+        request = training_job_request(name, run, pair, arguments, job)
+        print_job_request(request, job, planned, session.where(region))
+        refuse_errors(tuple(job_findings(aws, job)))
+        confirm("Start this job?", "not started")
+        start_job(aws, run, data, request, company)
+    else:
+        print_status(f"The job {name} trains this head already.")
     _fetch_when_ended(ctx, aws, name, ctx.params["output"])
 
 
@@ -429,19 +411,17 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
-@option("-o --output HEAD", "Folder of the head; the same command continues there.", OUTPUT,
+@option("-o --output HEAD", "Folder of the head; the same command continues there.", "path",
         required=True)  # fmt: skip
-@option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT,
+@option("--k", "Tokens drafted per step, with which acceptance is measured.", "count",
         default=USUAL_K)  # fmt: skip
-@option("--layers", "Layers of the head.", COUNT, default=Recipe.layers)
-@option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]", TOKENS)
-@option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
-        TOKENS)  # fmt: skip
+@option("--layers", "Layers of the head.", "count", default=Recipe.layers)
+@option("--sequence-length", "Tokens of a training step.  [default: 8192; CPU: 256]", "tokens")
+@option("--answer-tokens", "Longest answer of the target.  [default: 1024; CPU: 192]", "tokens")
 @option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
         "Repeatable.", multiple=True)  # fmt: skip
-@option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
-        POSITIVE)  # fmt: skip
-@option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", OUTPUT)
+@option("--price-per-hour usd_per_hour", "Price of this machine; shows the cost so far.", "usd")
+@option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", "path")
 @_job_options
 @account_options
 @click.pass_context
@@ -470,7 +450,7 @@ def run(
     With --sagemaker the same command runs as a training job. Shows the job and what it costs at
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
-    job = _take_job_options(ctx, chosen)
+    job = {name: chosen.pop(name) for name in _JOB_OPTION_NAMES}
     if job["sagemaker"] and usd_per_hour:
         message = "--price-per-hour is of this machine; a job has the price of its instance type"
         raise OptionsConflict(message, "leave it out")
@@ -523,7 +503,7 @@ def run(
 
 @command("peagle train status NAME", "peagle train status NAME -o head", of=train)
 @click.argument("name")
-@option("-o --output HEAD", "Wait for the end of the job, and download its head.", OUTPUT)
+@option("-o --output HEAD", "Wait for the end of the job, and download its head.", "path")
 @cloud_options
 @click.pass_context
 def status(ctx: click.Context, /, name: str, session: Session, output: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import is_plan_file
-from peagle.cli.options import DURATION, command, option
+from peagle.cli.options import command, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
@@ -167,7 +167,7 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
 @deployment_command("peagle logs peagle-tiny -f --sandbox")
 @option("--follow -f", "Follow the log until Ctrl-C.", bool)
 @option("--since", "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
-        DURATION)  # fmt: skip
+        "duration")  # fmt: skip
 def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and wants_json():
@@ -187,9 +187,9 @@ _SHORTEST_WINDOW = 60
 
 @deployment_command("peagle top peagle-tiny --sandbox --once")
 @option("--once", "Print one screen and end.  [default without a terminal]", bool)
-@option("--window", "How far back to measure; 1m at least.  [default: 5m]", DURATION)
+@option("--window", "How far back to measure; 1m at least.  [default: 5m]", "duration")
 @option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
-        "local engine]", DURATION)  # fmt: skip
+        "local engine]", "duration")  # fmt: skip
 def top(name: str, session: Session, once: bool, window: int | None, every: int | None) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.

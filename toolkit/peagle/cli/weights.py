@@ -56,7 +56,6 @@ from peagle.errors import (
     CloudError,
     Fix,
     NotFound,
-    OptionMissing,
     OptionsConflict,
     Refused,
     UserError,
@@ -159,21 +158,21 @@ def sync_command(
     locations = {part: weights_at(source) for part, source in sources.items() if source}
     chosen = find_pair_weights(session.catalog, pair, locations, parts)
     price = load_storage(catalog_of(ctx)).price_in(region)
-    with session.starting(region) as aws:
-        with StatusLine() as status:
-            status.show("Inspecting", place.uri)
-            plan = plan_sync(aws, place, chosen)
-        print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
-        print_facts(_sync_facts(plan, price, session.sandbox))
-        refuse_errors((*chosen.findings, *plan.findings))
-        if not even_if_used:
-            refuse_weights_in_use(
-                {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
-                aws.scope,
-                "the next instance of the endpoint would start with different weights",
-                "use a different prefix, or ",
-            )
-        confirm(f"Copy this to {place.uri}?", "not copied")
+    aws = session.connect(region)
+    with StatusLine() as status:
+        status.show("Inspecting", place.uri)
+        plan = plan_sync(aws, place, chosen)
+    print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
+    print_facts(_sync_facts(plan, price, session.sandbox))
+    refuse_errors((*chosen.findings, *plan.findings))
+    if not even_if_used:
+        refuse_weights_in_use(
+            {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
+            aws.scope,
+            "the next instance of the endpoint would start with different weights",
+            "use a different prefix, or ",
+        )
+    confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
     result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
@@ -400,9 +399,11 @@ _USUAL_MINUTES = 15
 @deploy_options
 @option("--local local", "Run on this machine and store the caches here.", bool)
 @option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
-        ("process", "docker"))  # fmt: skip
-@option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool)
-@option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]")
+        ("process", "docker"), needs="--local")  # fmt: skip
+@option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool,
+        needs="--engine docker")  # fmt: skip
+@option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]",
+        needs="--local")  # fmt: skip
 def warm(
     plan: Plan,
     session: Session,
@@ -421,10 +422,6 @@ def warm(
     Repeating the command replaces the stored caches.
     """
     if not local:
-        if engine_kind or gpus or folder:
-            raise OptionsConflict(
-                "--engine, --gpus and --to are for starts on this machine", "add --local"
-            )
         return _collect_on_aws(plan, session, role, accept_unknown_price)
     if session.sandbox or session.profile:
         raise OptionsConflict(
@@ -443,8 +440,6 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
             f"cannot write to {to or folder}", "use a folder that you may write to", "not-writable"
         )
     refuse_errors(findings_on_this_machine(plan, engine_kind))
-    if gpus and engine_kind != "docker":
-        raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with sigterm_as_interrupt(), StatusLine() as status:
         artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))

@@ -240,21 +240,12 @@ def parsing_output(command: str) -> contextlib.AbstractContextManager[None]:
     return parsing(f"the output of {command}", EngineError, "update Docker")
 
 
-def find_compose() -> tuple[str, ...]:
-    """The command of Compose: Docker's plugin, or Debian's separate program if only that is
-    installed."""
-    with contextlib.suppress(PeagleError):
-        if docker_info(Docker()).plugins.get("compose") is None and shutil.which("docker-compose"):
-            return ("docker-compose",)
-    return (DOCKER, "compose")
-
-
 @dataclass(frozen=True)
 class Image:
-    """An image that ``peagle image build`` made, for the ``runtime`` ``gpu`` or ``cpu``; of an
-    unchecked one only the name is known. ``size_bytes`` is of the whole image and ``layer_bytes``
-    of the layers on top of ``base``, ``None`` when the base is not on this machine; both in bytes.
-    ``digests`` are its addresses with digest in registries."""
+    """An image that ``peagle image build`` made, for the ``runtime`` ``gpu`` or ``cpu``.
+    ``size_bytes`` is of the whole image and ``layer_bytes`` of the layers on top of ``base``,
+    ``None`` when the base is not on this machine; both in bytes. ``digests`` are its addresses with
+    digest in registries."""
 
     name: str
     id: str
@@ -314,11 +305,6 @@ def show_image(docker: Docker, name: str) -> Image:
             labels={name: str(value) for name, value in sorted(labels.items()) if value},
             digests=tuple(map(str, image.get("RepoDigests") or ())),
         )
-
-
-def unchecked_image(name: str) -> Image:
-    """An image of which only the name is known."""
-    return Image(name, "", "", "", "", "", 0, None, "", {}, (name,))
 
 
 def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:

@@ -287,7 +287,9 @@ def _print_size(size: WorkloadVerdict) -> None:
     elif not size.crossovers:
         pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
         print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
-    _print_regrets(size)
+    if size.robust and len(size.loads) > 1:
+        worst = f"at most {size.robust_regret_percent:.0f} % slower than the best at each"
+        print_line(f"For all these loads: {size.robust.text}, {worst}.")
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:
@@ -301,22 +303,6 @@ def crossover_text(crossover: VerdictCrossover) -> str:
         f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
         f"{between}{cost}; {crossover.basis}."
     )
-
-
-def _print_regrets(size: WorkloadVerdict) -> None:
-    """How many percent slower than the fastest the settings are that win somewhere, and the one for
-    all loads."""
-    winners = dict.fromkeys(load.best for load in size.loads if load.best)
-    settings = list(dict.fromkeys([size.robust, *winners] if size.robust else winners))
-    loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
-    rows = []
-    for setting in settings[:5] if len(settings) > 1 else ():
-        speeds = [load.speed(setting) for load in size.loads]
-        regrets = [speed.regret_percent if speed else None for speed in speeds]
-        cells = ["-" if regret is None else f"{regret:.0f}" for regret in regrets]
-        robust = " (for all loads)" if setting == size.robust else ""
-        rows.append((f"  {setting.text if setting else '-'}{robust}", *cells))
-    print_table(("% slower than the best at", *loads), rows, right=loads)
 
 
 def _ratio(load: LoadVerdict) -> float | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from peagle.cli.context import command_text
@@ -43,7 +42,6 @@ from peagle.text import (
     format_price,
     format_requests,
     format_usd,
-    json_object,
     usd_per_million,
 )
 from peagle.vllm.defaults import method_title
@@ -71,41 +69,6 @@ _PLACE = (
     "usd_per_million_tokens",
 )  # fmt: skip
 """The keys of an alternative that are shown."""
-
-MEANINGS: dict[str, str] = {
-    "--model": "the target: a Hugging Face id, folder or s3:// prefix",
-    "--revision": "revision of the weights",
-    "--load-format": "how weights are loaded; runai_streamer reads them from S3 in parallel",
-    "--served-model-name": "the model name in requests",
-    "--max-model-len": "longest context, prompt and output together, in tokens",
-    "--max-num-seqs": "concurrent requests; excess requests queue",
-    "--tensor-parallel-size": "GPUs that share one copy of the model",
-    "--gpu-memory-utilization": "share of each GPU's memory that the engine may use",
-    "--kv-cache-dtype": "data type of the KV cache; fp8 takes half the memory of 16 bits",
-    "--dtype": "data type of weights and activations",
-    "--enforce-eager": "no CUDA graphs and no compilation: starts sooner, runs slower",
-    "--max-num-batched-tokens": "most tokens per step; longer prompts are split into chunks",
-    "--max-cudagraph-capture-size": "largest batch with a CUDA graph",
-    "--block-size": "tokens per block of the KV cache",
-    "--stream-interval": "tokens per chunk of a streamed response",
-    "--enable-prefix-caching": "reuses the KV cache of common prompt prefixes",
-    "--no-enable-prefix-caching": "disables prefix caching",
-    "--async-scheduling": "schedules the next step while the GPU computes",
-    "--no-async-scheduling": "schedules the next step after the GPU has finished",
-    "--trust-remote-code": "runs Python code from the model repository",
-    "--enable-auto-tool-choice": "enables tool calls",
-    "--tool-call-parser": "format of the tool calls",
-    "--reasoning-parser": "format of the reasoning",
-    "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
-    "method": "how tokens are drafted",
-    "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
-    "revision": "revision of the weights",
-    "num_speculative_tokens": "K, the tokens drafted per step",
-    "parallel_drafting": "P-EAGLE: drafts all K tokens in one pass",
-    "prompt_lookup_max": "longest n-gram to look up in the prompt",
-    "prompt_lookup_min": "shortest n-gram to look up",
-}
-"""Argument of vLLM, or key of its ``--speculative-config`` -> its meaning."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
@@ -316,16 +279,17 @@ def print_details(plan: Plan) -> None:
     print_documents(plan.alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason_text(reason) for reason in plan.reasons}
+    words = plan.engine_arguments
     arguments = [
-        (name, value, "; ".join(filter(None, (meaning, because.get(name)))))
-        for name, value, meaning in explain(plan.engine_arguments)
+        (flag, "" if after.startswith("--") else after, because.get(flag, ""))
+        for flag, after in zip(words, [*words[1:], "--"], strict=True)
+        if flag.startswith("--")
     ]
-    print_table(("argument", "value", "meaning"), arguments, title="Engine arguments")
-    shown = {name for name, _, _ in arguments}
+    print_table(("argument", "value", "because"), arguments, title="Engine arguments")
     decisions = [
         {"what": reason.what, "value": reason.value, "because": reason_text(reason)}
         for reason in plan.reasons
-        if reason.what not in shown
+        if reason.what not in words
     ]
     print_documents(decisions, ("what", "value", "because"), "Decisions")
 
@@ -346,18 +310,6 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
 def company_facts(company: Company) -> Iterator[tuple[str, str]]:
     """What a company prescribes."""
     yield from document_facts(company.model_dump(mode="json", exclude_defaults=True))
-
-
-def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, value and meaning ("" if unknown) of vLLM's arguments and speculation keys."""
-    for flag, after in zip(arguments, [*arguments[1:], "--"], strict=True):
-        if flag == "--speculative-config":
-            yield flag, "", MEANINGS[flag]
-            for key, value in json_object(after).items():
-                shown = value if isinstance(value, str) else json.dumps(value)
-                yield key, shown, MEANINGS.get(key, "")
-        elif flag.startswith("--"):
-            yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
 
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
