@@ -146,6 +146,8 @@ data_options = add_options([
     option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
     option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
            click.IntRange(min=0)),
+    option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
+           "Repeatable.", multiple=True),
 ])  # fmt: skip
 """The options of ``plan`` and ``run``."""
 
@@ -222,6 +224,7 @@ def plan(
 
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
+        settings=parse_settings(options.pop("settings"), options["epochs"]),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
     )
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
@@ -437,8 +440,6 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
 @option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]", TOKENS)
 @option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
         TOKENS)  # fmt: skip
-@option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
-        "Repeatable.", multiple=True)  # fmt: skip
 @option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
         POSITIVE)  # fmt: skip
 @option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", OUTPUT)

@@ -32,7 +32,14 @@ from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
-from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, grows, write_parts
+from peagle.train.data import (
+    HELD_OUT_FILE,
+    SOURCES_FILE,
+    TRAIN_FILE,
+    TrainingData,
+    grows,
+    write_parts,
+)
 from peagle.train.result import CATALOG, require_empty
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
@@ -190,7 +197,8 @@ def start_job(
     is not there, and request the job."""
     if not s3.bucket_exists(aws, run.bucket):
         s3.create_bucket(aws, run.bucket, company.tag_list)
-    places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in (HELD_OUT_FILE, TRAIN_FILE)]
+    names = (SOURCES_FILE, HELD_OUT_FILE, TRAIN_FILE)
+    places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in names]
     if s3.find_object(aws, run.bucket, places[-1].key) is None:
         with tempfile.TemporaryDirectory() as folder:
             write_parts(data, Path(folder))
