@@ -156,7 +156,8 @@ def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:
         planned("qwen3-8b", 500_000, recipe=replace(RECIPE, epochs=epochs)) for epochs in (10, 20)
     ]
     for before, after in pairwise(plans):
-        assert before.expected and after.expected
+        assert before.expected
+        assert after.expected
         assert before.expected.likely <= after.expected.likely
         assert before.hours["total"].likely < after.hours["total"].likely
         assert before.disk_bytes < after.disk_bytes

@@ -144,9 +144,9 @@ class TrainingPlan:
     has measured is of this machine. ``hours`` are of regeneration, epochs (all together), starts
     and the total. ``epochs`` are those within the budget, of ``asked_epochs``; the heads of
     ``kept_epochs`` are saved and measured. ``expected`` is the acceptance length with ``k``, then
-    the fastest K; ``None`` where no head of so few tokens is published. ``conversations_needed`` are those for the
-    advice ``train``; ``None`` if no number is known to suffice. ``alternatives`` are, by drafter,
-    the commands that serve it on this machine."""
+    the fastest K; ``None`` where no head of so few tokens is published.
+    ``conversations_needed`` are those for the advice ``train``; ``None`` if no number is known to
+    suffice. ``alternatives`` are, by drafter, the commands that serve it on this machine."""
 
     target: str
     instance_type: str
