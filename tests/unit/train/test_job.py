@@ -214,7 +214,7 @@ def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> No
     assert codes == {"image-missing"}
     much = replace(options(company=COMPANY), disk_bytes=3_000_000_000_000)
     codes = {finding.code for finding in job_findings(aws, much)}
-    assert codes == {"image-missing", "job-disk", "job-isolated"}
+    assert codes == {"image-missing", "job-disk"}
 
 
 JOB = TrainingJob(

@@ -69,7 +69,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, connect_docker, find_compose, unchecked_image
+from peagle.images.docker import Image, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
@@ -165,7 +165,7 @@ def up(
         if wants_json():
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = (*find_compose(), "--file", str(emit_compose), "up")
+            up = ("docker", "compose", "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return print_findings(findings, err=True)
     copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1

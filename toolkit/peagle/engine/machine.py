@@ -28,16 +28,14 @@ from urllib.parse import quote
 
 from peagle.data import data_folder
 from peagle.errors import (
-    DockerMissing,
     EngineError,
     EngineMissing,
     Fix,
-    NotFound,
     PeagleError,
     UserError,
 )
 from peagle.images.build import Packages
-from peagle.images.docker import Docker, Image, Progress, docker_info
+from peagle.images.docker import Docker, Progress, docker_info
 from peagle.store import home, locked, read_json, require_free, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
@@ -152,24 +150,10 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    missing = run_python(python, _PRINT_MISSING)
-    _refuse(missing, "this machine", "install them (Debian: g++ and python3-dev)")
-
-
-def check_compiler_in(docker: Docker, image: Image) -> None:
-    """Raise UserError when the engine of that image cannot compile."""
-    with suppress(DockerMissing, NotFound, EngineError):  # it fails at its start, with a reason
-        missing = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
-            "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
-        )  # fmt: skip
-        _refuse(missing, f"the image {image.name}", "build it with another --base that has them")
-
-
-def _refuse(missing: str, where: str, fix: str) -> None:
-    if missing:
+    if missing := run_python(python, _PRINT_MISSING):
         names = " and no ".join(missing.splitlines())
-        message = f"the model cannot be compiled: {where} has no {names}"
+        message = f"the model cannot be compiled: this machine has no {names}"
+        fix = "install them (Debian: g++ and python3-dev)"
         raise UserError(message, fix, code="compiler-missing")
 
 
@@ -363,12 +347,6 @@ class Environment:
         for requirements in (lock, by_address):
             if self._pip("--no-index", "-r", str(requirements)) == 0:
                 return
-            if "Hash mismatch" in self.log.read_text(encoding="utf-8", errors="replace"):
-                raise EngineError(
-                    f"{wheel} is not the locked wheel: its hash differs",
-                    f"remove that file or use another source; the log is {self.log}",
-                    "wheel-differs",
-                )
         raise EngineError(
             f"the wheel {wheel} is missing: no folder of PIP_FIND_LINKS has it, and "
             f"{PYTORCH_CPU_INDEX}, where it comes from, cannot be reached (log: {self.log})",

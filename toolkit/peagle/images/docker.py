@@ -239,15 +239,6 @@ def parsing_output(command: str) -> contextlib.AbstractContextManager[None]:
     return parsing(f"the output of {command}", EngineError, "update Docker")
 
 
-def find_compose() -> tuple[str, ...]:
-    """The command of Compose: Docker's plugin, or Debian's separate program if only that is
-    installed."""
-    with contextlib.suppress(PeagleError):
-        if docker_info(Docker()).plugins.get("compose") is None and shutil.which("docker-compose"):
-            return ("docker-compose",)
-    return (DOCKER, "compose")
-
-
 @dataclass(frozen=True)
 class Image:
     """An image that ``peagle image build`` made, for the ``runtime`` ``gpu`` or ``cpu``; of an

@@ -52,9 +52,6 @@ FEW_CONVERSATIONS = 10_000
 _LARGEST_ROW = 32 << 20
 """Bytes: a captured request and answer have 6 MiB each, and 8 in base64."""
 
-_LARGEST_DATA = 2 << 30
-"""Bytes of all rows, which are read into memory."""
-
 _TOO_LONG, _OURS, _REPEATED = "too-long", "sent-by-peagle", "repeated-turns"
 
 TOKEN_BYTES = 4
@@ -225,13 +222,9 @@ def _read_usable(
     conversation is left."""
     conversations: list[Conversation] = []
     others = Counter[str]()
-    rows = size = 0
+    rows = 0
     for place, line in chain.from_iterable(_lines(source, connect) for source in sources):
-        rows, size = rows + 1, size + len(line)
-        if size > _LARGEST_DATA:
-            message = f"the data has more than {_LARGEST_DATA >> 30} GiB"
-            fix = "name less of it, such as the s3:// prefix of a day"
-            raise UserError(message, fix, code="data-too-large")
+        rows += 1
         conversation = _parse(line, place)
         if isinstance(conversation, str):
             others[conversation] += 1

@@ -26,7 +26,7 @@ from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, error
 from peagle.planning.company import NO_COMPANY, Company, model_network
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
@@ -184,10 +184,6 @@ def job_findings(aws: Aws, options: JobSettings) -> Iterator[Finding]:
         needed = format_size(options.volume_gb * _GB)
         message = f"the training needs {needed} of disk; {options.instance.type} has {local} GB"
         yield error("job-disk", "instance_type", message, "choose a type with more local storage")
-    if options.company.network_isolation:
-        message = "a container without a network takes no weights from the Hub"
-        fix = "use an image or a target whose weights need no download"
-        yield warning("job-isolated", "network_isolation", message, fix)
 
 
 def start_job(
