@@ -348,8 +348,8 @@ class Environment:
             if self._pip("--no-index", "-r", str(requirements)) == 0:
                 return
         raise EngineError(
-            f"the wheel {wheel} is missing: no folder of PIP_FIND_LINKS has it, and "
-            f"{PYTORCH_CPU_INDEX}, where it comes from, cannot be reached (log: {self.log})",
+            f"the wheel {wheel} with the locked hash is missing: no folder of PIP_FIND_LINKS has "
+            f"it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {self.log})",
             "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the wheel",
             "wheel-missing",
         )

@@ -38,7 +38,7 @@ from peagle.checkpoints.files import (
 )
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.data import weights_folder
-from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
+from peagle.errors import Fix, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
 from peagle.planning.plan import ABOUT_AWS, Plan, Weights
@@ -308,28 +308,12 @@ class Packages:
 def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
-    """The name of the image with that engine on ``base``, which is built unless it exists. Raises
-    UserError unless ``base`` has venv and the engine's version of Python."""
+    """The name of the image with that engine on ``base``, which is built unless it exists. The
+    build fails unless ``base`` has venv and the engine's version of Python."""
     split_image(base)
     name = engine_image_name(str(pulled(docker, base, progress).get("Id", "")), packages)
     if docker.inspect("image", name) is not None:
         return name
-    print_version = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-    try:
-        version = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
-            "-c", print_version, doing=f"running Python in {base}",
-        ).strip()  # fmt: skip
-        problem = f"it has Python {version}" if version != packages.python else ""
-    except (EngineError, NotFound) as error:
-        problem = error.message
-    if problem:
-        raise UserError(
-            f"the base {base} cannot run the engine: {problem}",
-            f"choose a --base with Python {packages.python} and venv, or install the engine for "
-            "another Python",
-            "unusable-base",
-        )
     progress(f"building {name} (2 GB, once for this base and engine)")
     with tempfile.TemporaryFile() as archive:
         docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
