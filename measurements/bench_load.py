@@ -30,14 +30,16 @@ NAME = "bench-load"
 
 @dataclass(frozen=True)
 class _Timed(Aiperf):
-    """A sender whose results are kept."""
+    """A sender whose results and seconds are kept."""
 
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[tuple[Sent, float]] = field(default_factory=list)
 
     def send(self, *arguments: Any, **options: Any) -> Sent:
         """As ``Aiperf.send``."""
-        self.sent.append(super().send(*arguments, **options))
-        return self.sent[-1]
+        began = time.monotonic()
+        sent = super().send(*arguments, **options)
+        self.sent.append((sent, time.monotonic() - began))
+        return sent
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     finally:
         stop_local(NAME, now=True)
     assert not result.incomplete, result.incomplete
-    (sent,) = sender.sent
-    running = sent.cpu[-1].at - sent.cpu[0].at
+    ((sent, running),) = sender.sent
     load = max(request.end for request in sent.requests) - min(
         request.start for request in sent.requests
     )
@@ -83,8 +84,7 @@ def main() -> bool:
     os.environ.setdefault(ENGINE_VARIABLE, str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:
         os.environ["PEAGLE_HOME"] = home
-        installed = install_sender()
-        print(f"aiperf {installed.version}: {installed.megabytes} MB in {installed.seconds:.0f} s")
+        install_sender()
         share = overhead()
     print(
         f"load {share.load:.1f} s, start and end of aiperf {share.generator:.1f} s, our part "

@@ -10,12 +10,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
-from peagle.images.build import context, tar
+from peagle.images.build import context, write_tar
 from peagle.images.docker import Docker
 from peagle.planning import Options, make_plan
 from peagle.render.image import LAYER_LIMIT_BYTES, Recipe
@@ -30,7 +31,9 @@ def main() -> bool:
     plan = make_plan(Options(pair="gpt-oss-20b"), catalog)
     begin = time.perf_counter()
     files = context(plan, Recipe("gpu", plan.runtime.image, catalog.targets[plan.target.id]))
-    archive = sum(map(len, tar(files)))
+    with tempfile.TemporaryFile() as stream:
+        write_tar(files, stream)
+        archive = stream.tell()
     seconds = time.perf_counter() - begin
     size = sum(file.size for file in files)
     goal = LAYER_LIMIT_BYTES

@@ -1,11 +1,12 @@
 """The CPU image as it was built: small, labelled, not root, and the same when built again."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from peagle.errors import EngineError, PeagleError
-from peagle.images.build import make_member, tar
+from peagle.images.build import make_member, write_tar
 from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
@@ -28,8 +29,8 @@ def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> 
 
 
 def test_a_failed_build_is_reported(docker: Docker) -> None:
-    failing = tar([make_member("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
-                                           .encode())])  # fmt: skip
+    dockerfile = f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
+    failing = partial(write_tar, [make_member("Dockerfile", dockerfile.encode())])
     reported: list[str] = []
     with raises_code("docker-failed", EngineError) as caught:
         docker.stream("build", "-", doing="building", stdin=failing, each_line=reported.append)

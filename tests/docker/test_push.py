@@ -7,15 +7,17 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 import yaml
 
 from peagle.engine.process import free_port
 from peagle.errors import CloudError
-from peagle.images.build import Login, make_member, push, tar
+from peagle.images.build import Login, make_member, push, write_tar
 from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import Build
@@ -77,7 +79,7 @@ def small(docker: Docker) -> Iterator[str]:
     """An image with the labels of ours and without 2 GB below it."""
     name = "peagle-push-test:1"
     context = b'FROM scratch\nLABEL peagle.pair="a/b" peagle.runtime="cpu"\nCOPY Dockerfile /\n'
-    docker.stream("build", "--tag", name, "-", doing="building", stdin=[context_tar(context)])
+    docker.stream("build", "--tag", name, "-", doing="building", stdin=make_context(context))
     made = docker.inspect("image", name)
     assert made is not None
     yield name
@@ -85,8 +87,8 @@ def small(docker: Docker) -> Iterator[str]:
     subprocess.run(docker.argv("rmi", "--force", made["Id"]), capture_output=True, check=False)
 
 
-def context_tar(dockerfile: bytes) -> bytes:
-    return b"".join(tar([make_member("Dockerfile", dockerfile)]))
+def make_context(dockerfile: bytes) -> Callable[[IO[bytes]], None]:
+    return partial(write_tar, [make_member("Dockerfile", dockerfile)])
 
 
 def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
@@ -119,8 +121,8 @@ def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
 def base(registry: str, docker: Docker) -> Iterator[str]:
     """A base image in the registry that this machine does not have."""
     name = f"{registry}/base:1"
-    context = context_tar(b"FROM scratch\nCOPY Dockerfile /\n")
-    docker.stream("build", "--tag", name, "-", doing="building", stdin=[context])
+    context = make_context(b"FROM scratch\nCOPY Dockerfile /\n")
+    docker.stream("build", "--tag", name, "-", doing="building", stdin=context)
     push(docker, name, name, [Login(registry, "AWS", PASSWORD)])
     remove = docker.argv("rmi", "--force", name)
     subprocess.run(remove, capture_output=True, check=True)

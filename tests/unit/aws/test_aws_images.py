@@ -293,7 +293,7 @@ def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyP
         request = ImageRequest(plan, catalog, "gpu", tag, base)
         address = build_image_on_aws(aws, request, printed.append)
         (dockerfile,) = (member for member in orders[-1].context if member.path == "Dockerfile")
-        lines = b"".join(dockerfile.chunks()).decode().splitlines()
+        lines = dockerfile.open().read().decode().splitlines()
         (line,) = (line for line in lines if line.startswith("ARG BASE="))
         return address, line.removeprefix("ARG BASE="), printed
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from peagle.bench.load import AIPERF
 from peagle.data import data_folder
+from peagle.engine.machine import MARKER
 
 
 def install_mini(home: Path) -> None:
@@ -19,6 +20,6 @@ def install_mini(home: Path) -> None:
     program.write_text(f"#!/bin/sh\n{command}\n")
     program.chmod(0o755)
     lock = data_folder("requirements") / "aiperf.txt"
-    marker = {"lock": hashlib.sha256(lock.read_bytes()).hexdigest(), "megabytes": 262,
-              "seconds": 28.6}  # fmt: skip
-    (folder / "aiperf.json").write_text(json.dumps(marker))
+    (program.with_name("python")).symlink_to(sys.executable)
+    marker = {"lock": hashlib.sha256(lock.read_bytes()).hexdigest()}
+    (folder / MARKER).write_text(json.dumps(marker))

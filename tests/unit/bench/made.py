@@ -46,7 +46,6 @@ def repetition(speed: float, load: int) -> Repetition:
         itl=itl,
         tpot=itl,
         request_seconds=times(400 * load / speed),
-        sender_cpu_share=0.1,
     )
 
 
@@ -74,7 +73,6 @@ def row(
         output_tokens=workload.size.output_tokens,
         acceptance=accepted,
         usd_per_million_tokens=usd_per_million(USD, speed),
-        sender_cpu_share=0.1,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from peagle.bench import load
 from peagle.bench.load import AIPERF, find_sender, installed_sender
+from peagle.engine.machine import MARKER
 from tests.support import Peagle
 from tests.wheels import write_wheel
 
@@ -44,5 +45,5 @@ def test_it_is_installed_once_and_reinstalled_on_request(lock: Path, peagle: Pea
 def test_a_damaged_marker_is_no_installation(lock: Path) -> None:
     installed = load.install_sender()
     for marker in ("", "{", "[]", '{"lock": 1}', '{"lock": "another"}'):
-        (installed.program.parents[1] / "aiperf.json").write_text(marker)
+        (installed.program.parents[1] / MARKER).write_text(marker)
         assert installed_sender() is None

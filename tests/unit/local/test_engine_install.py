@@ -122,7 +122,7 @@ def test_a_missing_wheel_of_torch_is_named_with_its_sources(lock: Path, wheels: 
 def test_another_wheel_of_torch_than_the_locked_one_is_refused(lock: Path) -> None:
     text = (lock / "torch.txt").read_text()
     (lock / "torch.txt").write_text(text[: text.index("sha256:")] + f"sha256:{'0' * 64}\n")
-    with raises_code("wheel-differs", EngineError):
+    with raises_code("wheel-missing", EngineError):
         install.install_engine(VLLM)
 
 

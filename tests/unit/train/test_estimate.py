@@ -101,15 +101,32 @@ def test_there_must_be_answers_to_keep() -> None:
 
 
 def test_hours_are_amounts_over_rates() -> None:
-    hours = training_hours(data_of(10_000), RATES, epochs=2)
+    recipe = Recipe(epochs=2)
+    hours = training_hours(data_of(10_000), RATES, recipe)
     assert hours["regeneration"].likely == pytest.approx(4_500_000 / 1000 / 3600)
     assert hours["epochs"].likely == pytest.approx(15_000_000 / 10_000 / 3600)
     assert hours["starts"].likely == pytest.approx(5 * 120 / 3600)
     parts = [hours[part] for part in ("regeneration", "epochs", "starts")]
     assert hours["total"].low == pytest.approx(sum(part.low for part in parts))
     assert hours["total"].low < hours["total"].likely < hours["total"].high
-    kept = training_hours(replace(data_of(10_000), regenerates=False), RATES, epochs=2)
+    kept = training_hours(replace(data_of(10_000), regenerates=False), RATES, recipe)
     assert kept["regeneration"] == Range(0, 0, 0)
+
+
+@pytest.mark.parametrize(("every", "kept"), [("0.5", 6), ("1", 6), ("2", 4), ("3", 3), ("6", 2)])
+def test_only_the_epochs_that_are_saved_are_measured(every: str, kept: int) -> None:
+    recipe = Recipe(epochs=6, settings={"checkpoint-freq": every})
+    plan = planned("qwen3-8b", 10_000, rates=RATES, recipe=recipe)
+    assert (plan.epochs, plan.kept_epochs) == (6, kept)
+    assert plan.hours["starts"].likely == pytest.approx((360 + 120 * kept) / 3600)
+    assert plan.disk_bytes // plan.checkpoint_bytes == kept + 1
+
+
+def test_short_answers_are_limited_by_the_requests() -> None:
+    """36,015 answers of the tiny target took 4 to 6 minutes on H200 hosts."""
+    hours = planned("tiny", 36_015, on="ml.p5en.48xlarge").hours["regeneration"]
+    assert hours.low * 60 == pytest.approx(4, rel=0.01)
+    assert hours.high * 60 == pytest.approx(6, rel=0.01)
 
 
 @pytest.mark.parametrize(("step", "measured"), [(4096, 80_000), (8192, 190_000)])
@@ -134,23 +151,34 @@ def test_the_arithmetic_decides_for_a_large_head(optimizer: str, gain: float) ->
 
 
 def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:
-    plans = [planned("qwen3-8b", conversations) for conversations in (500, 5_000, 50_000, 500_000)]
+    plans = [planned("qwen3-8b", conversations) for conversations in (20_000, 50_000, 500_000)]
     plans += [
         planned("qwen3-8b", 500_000, recipe=replace(RECIPE, epochs=epochs)) for epochs in (10, 20)
     ]
     for before, after in pairwise(plans):
+        assert before.expected
+        assert after.expected
         assert before.expected.likely <= after.expected.likely
         assert before.hours["total"].likely < after.hours["total"].likely
         assert before.disk_bytes < after.disk_bytes
         assert usd_of(before) < usd_of(after)
     for plan in plans:
+        assert plan.expected
         assert plan.expected.low <= plan.expected.likely <= plan.expected.high <= plan.k + 1
+
+
+def test_with_fewer_tokens_than_any_published_head_nothing_is_expected() -> None:
+    plan = planned("qwen3-8b", 5_000, on=H100)
+    assert (plan.expected, plan.tokens_per_second, plan.k) == (None, None, 5)
+    assert plan.break_even
+    assert plan.advice == "train-more-data"
+    assert plan.conversations_needed is not None
+    assert plan.conversations_needed > 5_000
 
 
 def test_a_published_head_is_on_the_curve() -> None:
     for head in TABLE.heads:
-        tokens = head.samples * head.sample_tokens * TABLE.effective_epochs(head.epochs)
-        likely = expected_curves(tokens, TABLE, DECAY)[1].length(head.k)
+        likely = expected_curves(head.tokens(TABLE), TABLE, DECAY)[1].length(head.k)
         assert likely == pytest.approx(head.acceptance_length, abs=0.01)
 
 

@@ -196,15 +196,17 @@ def test_the_job_trains_on_the_same_conversations(
         start_job(aws, run, data, request(run), Company(tags={"team": "search"}))
     assert len(aws.call("sagemaker", "list_training_jobs")["TrainingJobSummaries"]) == 1
     files = {}
-    for name in ("train", "held_out"):
-        key = f"peagle-train/{run.name}/data/{name}.jsonl"
-        files[name] = tmp_path / name
+    (tmp_path / "copied").mkdir()
+    for name in ("train.jsonl", "held_out.jsonl", "peagle-sources.json"):
+        key = f"peagle-train/{run.name}/data/{name}"
+        files[name] = tmp_path / "copied" / name
         body = aws.call("s3", "get_object", Bucket="peagle-jobs", Key=key)["Body"]
         files[name].write_bytes(body.read())
-    held_out = files["held_out"]
-    copied = read_training_data([str(files["train"])], lambda: aws, held_out=held_out)
+    held_out = files["held_out.jsonl"]
+    copied = read_training_data([str(files["train.jsonl"])], lambda: aws, held_out=held_out)
     assert sorted(map(plain, copied.train), key=str) == sorted(map(plain, data.train), key=str)
     assert [*map(plain, copied.held_out)] == [*map(plain, data.held_out)]
+    assert copied.sources == data.sources
 
 
 def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> None:
@@ -212,7 +214,7 @@ def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> No
     assert codes == {"image-missing"}
     much = replace(options(company=COMPANY), disk_bytes=3_000_000_000_000)
     codes = {finding.code for finding in job_findings(aws, much)}
-    assert codes == {"image-missing", "job-disk", "job-isolated"}
+    assert codes == {"image-missing", "job-disk"}
 
 
 JOB = TrainingJob(

@@ -83,7 +83,7 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
     """Steps grow with the tokens; starts, and 200 prompts of each epoch, do not."""
     rates = probe(data, tmp_path)
     whole = measure_data(data.train, RECIPE)
-    hours = training_hours(whole, rates, RECIPE.epochs)
+    hours = training_hours(whole, rates, RECIPE)
     count, few = len(data.train), 4 * 32
     assert rates.basis == "measured"
     assert hours["regeneration"].likely * 3600 == pytest.approx(count * ANSWER, rel=0.01)
@@ -98,6 +98,6 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
 def test_answers_that_are_kept_take_no_time(data: TrainingData, tmp_path: Path) -> None:
     rates = probe(data, tmp_path, keep_answers=True)
     whole = measure_data(data.train, replace(RECIPE, keep_answers=True))
-    hours = training_hours(whole, rates, RECIPE.epochs)
+    hours = training_hours(whole, rates, RECIPE)
     assert hours["regeneration"].likely == 0
     assert hours["starts"].likely > 0

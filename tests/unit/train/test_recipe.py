@@ -96,7 +96,12 @@ def test_checkpoints_without_the_last_epoch_are_refused(every: str, epochs: int)
         parse_settings([f"checkpoint-freq={every}"], epochs)
 
 
-@pytest.mark.parametrize(("every", "epochs"), [("7", 14), ("0.5", 3), ("1", 5), ("often", 5)])
+def test_a_frequency_is_a_number() -> None:
+    with raises_code("usage"):
+        parse_settings(["checkpoint-freq=often"], 5)
+
+
+@pytest.mark.parametrize(("every", "epochs"), [("7", 14), ("0.5", 3), ("1", 5)])
 def test_other_checkpoints_are_the_trainers_affair(every: str, epochs: int) -> None:
     assert parse_settings([f"checkpoint-freq={every}"], epochs) == {"checkpoint-freq": every}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -231,9 +232,8 @@ def zip_file(members: Iterable[Member], path: Path) -> None:
         for member in sorted(members, key=lambda member: member.path):
             info = zipfile.ZipInfo(member.path, _EARLIEST)
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            with archive.open(info, "w", force_zip64=True) as stream:
-                for chunk in member.chunks():
-                    stream.write(chunk)
+            with archive.open(info, "w", force_zip64=True) as stream, member.open() as content:
+                shutil.copyfileobj(content, stream)
 
 
 def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:

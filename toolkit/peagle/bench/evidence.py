@@ -156,7 +156,6 @@ def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any
         "drafts": accepted.drafts if accepted else 0,
         "accepted_by_position": [round(r, 4) for r in accepted.per_position] if accepted else [],
         "saturated": row.saturated,
-        "sender_cpu_share": row.sender_cpu_share,
         "tries": [
             {
                 "output_tokens_per_second": round(repetition.tokens_per_second, 3),

@@ -8,14 +8,12 @@ all the same, it gets one of two words. The server counts all tokens.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import statistics
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,7 +37,6 @@ from peagle.bench.result import (
     Repetition,
     Times,
     acceptance_in,
-    highest,
     incomplete_reason,
     ratio_interval,
     silent,
@@ -49,10 +46,10 @@ from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Prob
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
 from peagle.engine.dummy import write_tokenizer
-from peagle.engine.machine import Environment, environment_lock
+from peagle.engine.machine import Installation
 from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
-from peagle.store import home, read_json, write_json
+from peagle.store import home
 from peagle.text import format_requests, sanitize, usd_per_million
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -64,9 +61,6 @@ AIPERF = "0.13.0"
 NEEDED_BYTES = 2**30
 """Disk space for the environment and for unpacking."""
 
-_MARKER = "aiperf.json"
-"""The last file of an installation."""
-
 
 class SenderMissing(UserError, code="bench-missing"):
     """The load generator is not installed on this machine."""
@@ -77,32 +71,15 @@ def install_sender(
 ) -> Aiperf:
     """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
     default this program's. Raises UserError and EngineError."""
-    folder = _folder()
-    with environment_lock(folder):
-        if again or installed_sender() is None:
-            started = time.monotonic()
-            environment = Environment(folder, python, progress, "aiperf", NEEDED_BYTES)
-            environment.install(_lock())
-            environment.check_import("import aiperf.cli")
-            files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
-            marker = {
-                "aiperf": AIPERF,
-                "lock": _digest(),
-                "megabytes": round(sum(path.stat().st_size for path in files) / 1e6),
-                "seconds": round(time.monotonic() - started, 1),
-            }
-            write_json(folder / _MARKER, marker)
+    _installation().install(python, progress, again=again or installed_sender() is None)
     return find_sender()
 
 
 def installed_sender() -> Aiperf | None:
     """The installation from this toolkit's lock file; ``None`` without one, or with another's."""
-    program = _folder() / "bin" / "aiperf"
-    with suppress(ValueError, TypeError, KeyError):
-        marker = read_json(_folder() / _MARKER)
-        if marker["lock"] == _digest() and program.exists():
-            return Aiperf(program, AIPERF, marker["megabytes"], marker["seconds"])
-    return None
+    program = _installation().folder / "bin" / "aiperf"
+    is_there = _installation().is_complete() and program.exists()
+    return Aiperf(program, AIPERF) if is_there else None
 
 
 def find_sender() -> Aiperf:
@@ -114,16 +91,13 @@ def find_sender() -> Aiperf:
     return installation
 
 
-def _folder() -> Path:
-    return home() / "engines" / f"aiperf-{AIPERF}"
+def _installation() -> Installation:
+    folder = home() / "engines" / f"aiperf-{AIPERF}"
+    return Installation("aiperf", folder, (_lock(),), "import aiperf.cli", NEEDED_BYTES)
 
 
 def _lock() -> Path:
     return data_folder("requirements") / "aiperf.txt"
-
-
-def _digest() -> str:
-    return hashlib.sha256(_lock().read_bytes()).hexdigest()
 
 
 Body = Mapping[str, Any]
@@ -148,21 +122,10 @@ class SentRequest:
 
 
 @dataclass(frozen=True)
-class CpuReading:
-    """In the time until ``at``, seconds since 1970: the share of one CPU that the busiest process
-    of the sender used, and the share of all CPUs of this machine that were busy."""
-
-    at: float
-    sender: float
-    machine: float
-
-
-@dataclass(frozen=True)
 class Sent:
     """All requests of a load, also of one that ended early: ``error`` is then why."""
 
     requests: tuple[SentRequest, ...]
-    cpu: tuple[CpuReading, ...] = ()
     error: str = ""
 
 
@@ -185,13 +148,10 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class Aiperf:
-    """aiperf as installed: its program, and the size and the time that installing it took. It sends
-    requests, so many at a time, and times their outputs."""
+    """aiperf as installed. It sends requests, so many at a time, and times their outputs."""
 
     program: Path
     version: str
-    megabytes: int
-    seconds: float
 
     def send(
         self,
@@ -225,7 +185,7 @@ class Aiperf:
             config = _configuration(folder, server, counts, concurrency, turns)
             (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
-            cpu = _run(self.program, folder, server.key, records, progress)
+            _run(self.program, folder, server.key, records, progress)
             lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
             requests = tuple(requests_in(lines))
             log = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -235,7 +195,7 @@ class Aiperf:
                 raise EngineError(f"aiperf sent nothing: {last_error}", code="load-failed")
             missing = sum(counts) - len(requests)
             left_out = f"aiperf left out {missing} of {sum(counts)} requests: {last_error}"
-            return Sent(requests, cpu, left_out if missing else "")
+            return Sent(requests, left_out if missing else "")
 
 
 def _configuration(
@@ -283,15 +243,13 @@ def _configuration(
 
 def _run(
     program: Path, folder: Path, key: str | None, records: Path, progress: Callable[[int], object]
-) -> tuple[CpuReading, ...]:
-    """Run aiperf to its end, with the use of the CPUs meanwhile; an interrupt ends its processes
-    too."""
+) -> None:
+    """Run aiperf to its end; an interrupt ends its processes too."""
     names = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
     environment = {name: os.environ[name] for name in names if name in os.environ}
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
     command = [str(program), "profile", "--config", str(folder / "load.yaml")]
-    readings: list[CpuReading] = []
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
@@ -299,20 +257,10 @@ def _run(
         ) as started,
     ):
         try:
-            before: dict[int, float] = {}
-            begun, offset, finished = time.time(), 0, 0
-            psutil.cpu_percent()
+            offset = finished = 0
             while started.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     started.wait(0.2)
-                now, used = time.time(), {}
-                for process in _processes(started.pid):
-                    with suppress(psutil.Error):
-                        used[process.pid] = sum(process.cpu_times()[:2])
-                busiest = max((used[pid] - before.get(pid, 0.0) for pid in used), default=0.0)
-                share = busiest / max(now - begun, 1e-9)
-                readings.append(CpuReading(now, share, psutil.cpu_percent() / 100))
-                before, begun = used, now
                 if records.exists():
                     with records.open("rb") as stream:
                         stream.seek(offset)
@@ -320,21 +268,14 @@ def _run(
                     offset, finished = offset + len(written), finished + written.count(b"\n")
                 progress(finished)
         except BaseException:
-            processes = _processes(started.pid)
+            processes = list[psutil.Process]()
+            with suppress(psutil.Error):
+                processes = psutil.Process(started.pid).children(recursive=True)
             started.terminate()
             for process in psutil.wait_procs(processes, timeout=15.0)[1]:
                 with suppress(psutil.Error):
                     process.kill()
             raise
-    return tuple(readings)
-
-
-def _processes(leader: int) -> list[psutil.Process]:
-    """A process and its descendants; none once it has ended."""
-    with suppress(psutil.Error):
-        top = psutil.Process(leader)
-        return [top, *top.children(recursive=True)]
-    return []
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
@@ -512,7 +453,7 @@ def evaluate(
             target.server.fix,
             "load-failed",
         )
-    repetitions = [_repetition(group, sent, load) for group in groups]
+    repetitions = [_repetition(group, load) for group in groups]
     complete = [
         repetition
         for repetition in repetitions
@@ -543,8 +484,6 @@ def evaluate(
         usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
         saturated=queue_reason(load, good),
         incomplete=incomplete,
-        sender_cpu_share=highest(repetition.sender_cpu_share for repetition in repetitions),
-        machine_cpu_share=highest(repetition.machine_cpu_share for repetition in repetitions),
         cached_prompt_tokens=_cached_tokens(load, sent, counted) if counted else None,
         first_turn_ttft=summarize_times(
             request.ttft
@@ -566,10 +505,9 @@ def _cached_tokens(load: BenchLoad, sent: Sent, counted: Counters) -> float | No
     return max(counted.cache_hits - shared, 0) / max(len(measured), 1)
 
 
-def _repetition(requests: Sequence[SentRequest], sent: Sent, load: BenchLoad) -> Repetition:
+def _repetition(requests: Sequence[SentRequest], load: BenchLoad) -> Repetition:
     good = [request for request in requests if not request.error]
     start, end = min(request.start for request in requests), max(request.end for request in good)
-    readings = [reading for reading in sent.cpu if start <= reading.at <= end]
     times = summarize_times(request.end - request.start for request in good)
     assert times is not None
     seconds = end - start
@@ -583,8 +521,6 @@ def _repetition(requests: Sequence[SentRequest], sent: Sent, load: BenchLoad) ->
         **_latencies(good),
         request_seconds=times,
         errors=tuple(request.error for request in requests if request.error),
-        sender_cpu_share=fmean(reading.sender for reading in readings) if readings else None,
-        machine_cpu_share=fmean(reading.machine for reading in readings) if readings else None,
     )
 
 

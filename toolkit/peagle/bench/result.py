@@ -5,7 +5,7 @@ All times are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import sqrt
@@ -194,9 +194,7 @@ class Repetition:
     """One repetition of a load, without its warm-up. ``seconds`` is from the first request to the
     last response; of conversations, which neither begin nor end together, the time that measured
     turns take while all of them run (Little's law). ``itl``: between two outputs of a request;
-    ``tpot``: per token after the first. ``errors`` are the messages of failed requests.
-    ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender used;
-    ``machine_cpu_share`` that of all CPUs of its machine."""
+    ``tpot``: per token after the first. ``errors`` are the messages of failed requests."""
 
     seconds: float
     requests: int
@@ -207,8 +205,6 @@ class Repetition:
     tpot: Times | None
     request_seconds: Times
     errors: tuple[str, ...] = ()
-    sender_cpu_share: float | None = None
-    machine_cpu_share: float | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -220,10 +216,10 @@ class Repetition:
 class BenchRow:
     """One load of one setting; the times are over the requests of all repetitions, of conversations
     over their turns after the first. ``saturated`` says why the number is not the engine's at this
-    load, ``incomplete`` why the load ended early. Both shares of CPUs are the highest of the
-    repetitions. ``cached_prompt_tokens`` of a measured prompt came from the prefix cache, by the
-    engine's counters: other clients' requests count too; ``None`` where they are unknown.
-    ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens."""
+    load, ``incomplete`` why the load ended early. ``cached_prompt_tokens`` of a
+    measured prompt came from the prefix cache, by the engine's counters: other clients' requests
+    count too; ``None`` where they are unknown. ``max_cudagraph_capture_size``
+    is the largest batch with a CUDA graph, in tokens."""
 
     setting: BenchSetting
     load: BenchLoad
@@ -238,8 +234,6 @@ class BenchRow:
     usd_per_million_tokens: float | None = None
     saturated: str = ""
     incomplete: str = ""
-    sender_cpu_share: float | None = None
-    machine_cpu_share: float | None = None
     cached_prompt_tokens: float | None = None
     first_turn_ttft: Times | None = None
     max_cudagraph_capture_size: int | None = None
@@ -347,8 +341,3 @@ class BenchResult:
             usd = usd_per_million(usd_per_hour, row.tokens_per_second.value)
             rows.append(replace(row, usd_per_million_tokens=usd))
         return replace(self, rows=tuple(rows), usd_per_hour=usd_per_hour, price_source=source)
-
-
-def highest(shares: Iterable[float | None]) -> float | None:
-    """The highest of the shares that are known; ``None`` without any."""
-    return max((share for share in shares if share is not None), default=None)

@@ -513,6 +513,10 @@ class PublishedHead(Frozen):
     text: str
     source: str
 
+    def tokens(self, table: "TrainingTable") -> float:
+        """The tokens of its training, of which those of further epochs count less."""
+        return self.samples * self.sample_tokens * table.effective_epochs(self.epochs)
+
 
 class LikelyRange(Frozen):
     """A likely value and its bounds."""
@@ -531,8 +535,9 @@ class LikelyRange(Frozen):
 class TrainingTable(Frozen):
     """``training.yaml``: published heads by the tokens of their training, in ascending order;
     ``domains`` are the accepted drafts on other texts over those on theirs, and ``efficiency`` the
-    share of the data sheet's FLOPs in training, beside the ``launch_seconds`` of a step. More than
-    ``repeats`` further epochs are worth nothing."""
+    share of the data sheet's FLOPs in training, beside the ``launch_seconds`` of a step;
+    ``answers_per_second`` limit the regeneration of short answers. More than ``repeats`` further
+    epochs are worth nothing."""
 
     checked: date
     repeats: Constant
@@ -540,6 +545,7 @@ class TrainingTable(Frozen):
     domains: LikelyRange
     efficiency: LikelyRange
     launch_seconds: LikelyRange
+    answers_per_second: LikelyRange
     start_seconds: LikelyRange
 
     def effective_epochs(self, epochs: float) -> float:

@@ -139,6 +139,8 @@ data_options = add_options([
     option("--epochs", "Passes over the data.", "count", default=Recipe.epochs),
     option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
            click.IntRange(min=0)),
+    option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
+           "Repeatable.", multiple=True),
 ])  # fmt: skip
 """The options of ``plan`` and ``run``."""
 
@@ -214,6 +216,7 @@ def plan(
         options["instance_type"] = HERE
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
+        settings=parse_settings(options.pop("settings"), options["epochs"]),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
     )
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
@@ -418,8 +421,6 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
 @option("--layers", "Layers of the head.", "count", default=Recipe.layers)
 @option("--sequence-length", "Tokens of a training step.  [default: 8192; CPU: 256]", "tokens")
 @option("--answer-tokens", "Longest answer of the target.  [default: 1024; CPU: 192]", "tokens")
-@option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
-        "Repeatable.", multiple=True)  # fmt: skip
 @option("--price-per-hour usd_per_hour", "Price of this machine; shows the cost so far.", "usd")
 @option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", "path")
 @_job_options

@@ -77,14 +77,10 @@ def find_gpus() -> Gpus | None:
     try:
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        driver = nvml.nvmlSystemGetDriverVersion()
     finally:
         nvml.nvmlShutdown()
     return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", gpus) if gpus else None
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def _read_gpu(nvml: Any, index: int) -> Gpu:
@@ -105,8 +101,8 @@ def _read_gpu(nvml: Any, index: int) -> Gpu:
         pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
     return Gpu(
         index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
         memory_mib=memory.total // _MIB,
         free_mib=memory.free // _MIB,
         architecture=architecture,

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from configparser import ParsingError, RawConfigParser
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,16 +28,14 @@ from urllib.parse import quote
 
 from peagle.data import data_folder
 from peagle.errors import (
-    DockerMissing,
     EngineError,
     EngineMissing,
     Fix,
-    NotFound,
     PeagleError,
     UserError,
 )
 from peagle.images.build import Packages
-from peagle.images.docker import Docker, Image, Progress, docker_info
+from peagle.images.docker import Docker, Progress, docker_info
 from peagle.store import home, locked, read_json, require_free, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
@@ -152,24 +150,10 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    missing = run_python(python, _PRINT_MISSING)
-    _refuse(missing, "this machine", "install them (Debian: g++ and python3-dev)")
-
-
-def check_compiler_in(docker: Docker, image: Image) -> None:
-    """Raise UserError when the engine of that image cannot compile."""
-    with suppress(DockerMissing, NotFound, EngineError):  # it fails at its start, with a reason
-        missing = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
-            "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
-        )  # fmt: skip
-        _refuse(missing, f"the image {image.name}", "build it with another --base that has them")
-
-
-def _refuse(missing: str, where: str, fix: str) -> None:
-    if missing:
+    if missing := run_python(python, _PRINT_MISSING):
         names = " and no ".join(missing.splitlines())
-        message = f"the model cannot be compiled: {where} has no {names}"
+        message = f"the model cannot be compiled: this machine has no {names}"
+        fix = "install them (Debian: g++ and python3-dev)"
         raise UserError(message, fix, code="compiler-missing")
 
 
@@ -301,11 +285,6 @@ _LOCKED_TORCH = re.compile(
 _ERROR = re.compile(r"(?:error|cause|ERROR): |\w*Error: ")
 
 
-def environment_lock(folder: Path) -> AbstractContextManager[None]:
-    """Waits for other installations into ``folder``, and keeps them out."""
-    return locked(folder.with_name(f"{folder.name}.lock"))
-
-
 def python_version(python: Path) -> str:
     """``3.11`` of that Python; "" when it does not run."""
     return run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
@@ -368,15 +347,9 @@ class Environment:
         for requirements in (lock, by_address):
             if self._pip("--no-index", "-r", str(requirements)) == 0:
                 return
-            if "Hash mismatch" in self.log.read_text(encoding="utf-8", errors="replace"):
-                raise EngineError(
-                    f"{wheel} is not the locked wheel: its hash differs",
-                    f"remove that file or use another source; the log is {self.log}",
-                    "wheel-differs",
-                )
         raise EngineError(
-            f"the wheel {wheel} is missing: no folder of PIP_FIND_LINKS has it, and "
-            f"{PYTORCH_CPU_INDEX}, where it comes from, cannot be reached (log: {self.log})",
+            f"the wheel {wheel} with the locked hash is missing: no folder of PIP_FIND_LINKS has "
+            f"it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {self.log})",
             "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the wheel",
             "wheel-missing",
         )
@@ -450,20 +423,24 @@ def install_error(log: Path) -> EngineError:
 
 
 @dataclass(frozen=True)
-class _Installation:
-    """``what`` the first of ``locks`` installs into ``folder``; complete once its import works."""
+class Installation:
+    """``what`` the first of ``locks`` installs into ``folder``, with that many bytes free; complete
+    once its import ``statement`` works."""
 
     what: str
     folder: Path
     locks: tuple[Path, ...]
     statement: str
+    needed: int
 
     @property
     def python(self) -> Path:
+        """The environment's Python."""
         return self.folder / "bin" / "python"
 
     @property
     def digest(self) -> str:
+        """A hash of the lock files."""
         texts = [lock.read_bytes() for lock in self.locks]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
@@ -475,13 +452,19 @@ class _Installation:
             return bool(lock == self.digest) and (folder / "bin" / "python").exists()
         return False
 
-    def install(self, python: Path | None, progress: Progress, torch: Path | None) -> Path:
-        """Install it unless it is there, with the ``torch`` for CPUs of that lock file; returns its
-        Python. Raises UserError for an unsuitable machine, EngineError."""
-        with environment_lock(self.folder):
-            if not self.is_complete():
-                needed = NEEDED_BYTES if torch else NEEDED_BYTES_GPU
-                environment = Environment(self.folder, python, progress, self.what, needed)
+    def install(
+        self,
+        python: Path | None,
+        progress: Progress,
+        torch: Path | None = None,
+        again: bool = False,
+    ) -> Path:
+        """Install it unless it is there, or ``again``, with the ``torch`` for CPUs of that lock
+        file; returns its Python. Raises UserError for an unsuitable machine, EngineError."""
+        # Waits for other installations, and keeps them out.
+        with locked(self.folder.with_name(f"{self.folder.name}.lock")):
+            if again or not self.is_complete():
+                environment = Environment(self.folder, python, progress, self.what, self.needed)
                 if torch:
                     environment.install_torch(torch)
                 environment.install(self.locks[0])
@@ -494,11 +477,12 @@ def _locks() -> Path:
     return data_folder("requirements") / "engine"
 
 
-def _engine(vllm: str, gpu: bool = False) -> _Installation:
+def _engine(vllm: str, gpu: bool = False) -> Installation:
     names = ("gpu.txt",) if gpu else ("requirements.txt", "torch.txt")
     locks = tuple(_locks() / vllm / name for name in names)
     statement = "import vllm.entrypoints.openai.api_server"
-    return _Installation("the engine", engine_folder(vllm, gpu), locks, statement)
+    needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
+    return Installation("the engine", engine_folder(vllm, gpu), locks, statement, needed)
 
 
 def lockable_versions(gpu: bool = False) -> tuple[str, ...]:
@@ -552,10 +536,11 @@ TRAINER_VARIABLE = "PEAGLE_TRAINER_PYTHON"
 _TRAINER = "speculators"
 
 
-def _trainer(gpu: bool) -> _Installation:
+def _trainer(gpu: bool) -> Installation:
     folder = home() / "engines" / f"trainer{'' if gpu else '-cpu'}"
     lock = data_folder("requirements") / "trainer" / f"{'gpu' if gpu else 'cpu'}.txt"
-    return _Installation("the trainer", folder, (lock,), "import speculators.train.cli")
+    needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
+    return Installation("the trainer", folder, (lock,), "import speculators.train.cli", needed)
 
 
 def find_trainer(gpu: bool) -> Path:

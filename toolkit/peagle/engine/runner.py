@@ -20,7 +20,6 @@ from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, Gpus, check_driver, choose_
 from peagle.engine.machine import (
     Machine,
     check_compiler,
-    check_compiler_in,
     check_machine,
     find_engine,
     this_machine,
@@ -373,8 +372,6 @@ class LocalRunner:
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
-        elif self.compiled and self.image:
-            check_compiler_in(Docker(), self.image)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
     def choose_gpus(self, plan: Plan, copies: int = 1) -> list[list[Gpu]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import http.client
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pydantic import field_serializer
@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from peagle.engine.process import NO_RESPONSE, response
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix
-from peagle.protocol import acceptance_length, parse_counters
+from peagle.protocol import Counters, acceptance_length, parse_counters
 from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
 from peagle_serve.middleware import sum_counters
@@ -74,42 +74,29 @@ class Usage:
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """A page of ``/metrics`` at ``time`` (epoch seconds): name, labels, value of each sample."""
+    """A page of ``/metrics`` at ``time`` (epoch seconds): the sums over all engines, by metric and,
+    of a histogram, upper bound; and the counters of drafts."""
 
     time: float
-    samples: tuple[tuple[str, Mapping[str, str], float], ...]
-    text: str = ""
+    totals: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
 
     @classmethod
     def parse(cls, text: str, at: float) -> MetricsPage:
         """The samples of a page in Prometheus's text format; none of another page."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        try:
-            samples = tuple(
-                (sample.name, sample.labels, sample.value)
-                for family in text_string_to_metric_families(text)
-                for sample in family.samples
-                if not math.isnan(sample.value)
-            )
-        except (ValueError, LookupError):
-            samples = ()
-        return cls(at, samples, text)
+        totals = defaultdict[tuple[str, str], float](float)
+        with suppress(ValueError, LookupError):
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    if not math.isnan(sample.value):
+                        totals[sample.name, sample.labels.get("le", "")] += sample.value
+        return cls(at, totals, parse_counters(sum_counters(text)))
 
     def total(self, name: str) -> float | None:
-        """The sum over all engines; ``None`` without the metric."""
-        values = [value for metric, _, value in self.samples if metric == name]
-        return sum(values) if values else None
-
-    def buckets(self, name: str) -> dict[float, float]:
-        """Upper bound -> how many values are not above it."""
-        counts: dict[float, float] = {}
-        for metric, labels, value in self.samples:
-            if metric == f"{name}_bucket" and "le" in labels:
-                with suppress(ValueError):
-                    bound = float(labels["le"])
-                    counts[bound] = counts.get(bound, 0.0) + value
-        return counts
+        """The sum of vLLM's metric; ``None`` without it."""
+        return self.totals.get((f"vllm:{name}", ""))
 
 
 class EngineMeter:
@@ -118,7 +105,7 @@ class EngineMeter:
     def __init__(self, engine: LocalEngine, window_seconds: float = WINDOW_SECONDS) -> None:
         self._engine = engine
         self._window = window_seconds
-        self._pages: deque[MetricsPage] = deque([MetricsPage(engine.started_at, ())])
+        self._pages: deque[MetricsPage] = deque([MetricsPage(engine.started_at)])
 
     def read(self) -> Usage:
         """The use now. Raises EngineError if the engine does not answer."""
@@ -134,21 +121,17 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
     seconds = max(now.time - before.time, 1e-3)
 
     def increase(name: str) -> float | None:
-        total = now.total(f"vllm:{name}")
-        return None if total is None else max(total - (before.total(f"vllm:{name}") or 0.0), 0.0)
+        total = now.total(name)
+        return None if total is None else max(total - (before.total(name) or 0.0), 0.0)
 
     requests, tokens = increase("request_success_total"), increase("generation_tokens_total")
     gaps, gap_seconds = (
         increase(f"inter_token_latency_seconds_{what}") for what in ("count", "sum")
     )
-    counters = parse_counters(sum_counters(now.text))
-    if before.text:
-        counters = counters.since(parse_counters(sum_counters(before.text)))
-    first = "vllm:time_to_first_token_seconds"
-    earlier = before.buckets(first)
     waited = {
-        bound: max(count - earlier.get(bound, 0.0), 0.0)
-        for bound, count in now.buckets(first).items()
+        float(bound): max(count - before.totals.get((name, bound), 0.0), 0.0)
+        for (name, bound), count in now.totals.items()
+        if name == "vllm:time_to_first_token_seconds_bucket" and bound
     }
     config = json_object(engine.environment.get(SPECULATION))
     k = config.get("num_speculative_tokens")
@@ -160,15 +143,15 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
         window_seconds=seconds,
         instances=1,
         requests_per_minute=None if requests is None else requests * 60 / seconds,
-        running=now.total("vllm:num_requests_running"),
-        waiting=now.total("vllm:num_requests_waiting"),
+        running=now.total("num_requests_running"),
+        waiting=now.total("num_requests_waiting"),
         ttft_p50=quantile(waited, 0.5),
         ttft_p90=quantile(waited, 0.9),
         itl=gap_seconds / gaps if gaps and gap_seconds is not None else None,
         tokens_per_second=None if tokens is None else tokens / seconds,
-        kv_cache_share=now.total("vllm:kv_cache_usage_perc"),
+        kv_cache_share=now.total("kv_cache_usage_perc"),
         k=k if isinstance(k, int) else None,
-        acceptance_length=acceptance_length(counters),
+        acceptance_length=acceptance_length(now.counters.since(before.counters)),
     )
 
 

@@ -1,8 +1,7 @@
 """Build the image of a plan on this machine, from a reproducible context, and push it.
 
 An archive depends on the content of its files only: entries are sorted by path; owner, group and
-times are zero. It is streamed, also inside another archive: ``tarfile`` makes the headers only. Of
-weights it holds the files that vLLM reads.
+times are zero. It is streamed. Of weights it holds the files that vLLM reads.
 
 Images for CPUs are FROM an engine image, which is built once per base and lock file from the
 packages of `peagle engine install`, so the build needs no network.
@@ -13,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.files import (
@@ -39,7 +39,7 @@ from peagle.checkpoints.files import (
 )
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.data import weights_folder
-from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
+from peagle.errors import Fix, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
 from peagle.planning.plan import ABOUT_AWS, Plan, Weights
@@ -59,21 +59,20 @@ from peagle.render.image import (
 from peagle_serve import json_reader
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
 
-_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of an archive: its path, its size in bytes, and its content in chunks."""
+    """A file of an archive: its path, its size in bytes, and what opens its content."""
 
     path: str
     size: int
-    chunks: Callable[[], Iterable[bytes]]
+    open: Callable[[], IO[bytes]]
 
 
 def make_member(path: str, content: bytes) -> Member:
-    return Member(path, len(content), lambda: (content,))
+    return Member(path, len(content), lambda: io.BytesIO(content))
 
 
 def collect_members(
@@ -91,69 +90,26 @@ def collect_members(
             fix = "remove it, or choose another folder"
             raise UserError(f"{path} is not a regular file", fix, "not-a-file")
         inside = path.relative_to(folder).as_posix()
-        chunks = partial(_read_chunks, real)
-        members.append(Member(f"{into}/{inside}", real.stat().st_size, chunks))
+        members.append(Member(f"{into}/{inside}", real.stat().st_size, partial(io.FileIO, real)))
     return members
 
 
-def _read_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def tar(members: Iterable[Member]) -> Iterator[bytes]:
-    """The archive in chunks. Raises UserError when the size of a file changes meanwhile."""
-    total = 0
-    for header, member in _entries(members):
-        yield header
-        left = member.size
-        for chunk in member.chunks():
-            left -= len(chunk)
-            if left < 0:
-                break
-            yield chunk
-        if left != 0:
-            message = f"{member.path} changed while being read"
-            raise UserError(message, "repeat the command", "source-changed")
-        yield b"\0" * (_padded(member.size) - member.size)
-        total += len(header) + _padded(member.size)
-    yield b"\0" * (_archive_size(total) - total)
-
-
-def tar_member(path: str, members: Iterable[Member]) -> Member:
-    """An archive of ``members`` as a file of another archive."""
-    held = list(members)
-    total = sum(len(header) + _padded(member.size) for header, member in _entries(held))
-    return Member(path, _archive_size(total), lambda: tar(held))
-
-
-def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
-    """Each member with its header; before its first file, each folder."""
-
-    def header(path: str, size: int, mode: int, kind: bytes) -> bytes:
-        info = tarfile.TarInfo(path)  # owner, group and time are zero by default
-        info.size, info.mode, info.type = size, mode, kind
-        return info.tobuf(tarfile.PAX_FORMAT)
-
+def write_tar(members: Iterable[Member], stream: IO[bytes]) -> None:
+    """Write the archive; before its first file, each folder. Raises OSError for a file that has
+    become shorter meanwhile."""
     folders = {"."}
-    for member in sorted(members, key=lambda member: member.path):
-        for parent in reversed(PurePosixPath(member.path).parents):
-            folder = parent.as_posix()
-            if folder not in folders:
-                folders.add(folder)
-                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), make_member(folder, b"")
-        yield header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
-
-
-def _padded(size: int) -> int:
-    return size + -size % tarfile.BLOCKSIZE
-
-
-def _archive_size(total: int) -> int:
-    """The size of the archive: two empty blocks follow, then zeros up to a whole record."""
-    closed = total + 2 * tarfile.BLOCKSIZE
-    return closed + -closed % tarfile.RECORDSIZE
+    with tarfile.open(fileobj=stream, mode="w|", bufsize=_CHUNK_BYTES) as archive:
+        for member in sorted(members, key=lambda member: member.path):
+            for parent in reversed(PurePosixPath(member.path).parents):
+                info = tarfile.TarInfo(parent.as_posix())  # owner, group and time are zero
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+                if info.name not in folders:
+                    folders.add(info.name)
+                    archive.addfile(info)
+            info = tarfile.TarInfo(member.path)
+            info.size = member.size
+            with member.open() as content:
+                archive.addfile(info, content)
 
 
 def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
@@ -261,10 +217,9 @@ def _files(source: Source) -> tuple[str, ...]:
 def _digest(members: list[Member]) -> str:
     digest = hashlib.sha256()
     for member in members:
-        file_digest = hashlib.sha256()
-        for chunk in member.chunks():
-            file_digest.update(chunk)
-        digest.update(f"{member.path}\0{file_digest.hexdigest()}\n".encode())
+        with member.open() as content:
+            file_digest = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+        digest.update(f"{member.path}\0{file_digest}\n".encode())
     return digest.hexdigest()
 
 
@@ -315,7 +270,8 @@ def build(
     engine = for_gpus(docker) if recipe.runtime == "gpu" else docker
     engine.stream(
         "build", "--force-rm", "--tag", name, "-",
-        doing=f"building {name}", stdin=tar(context(plan, recipe)), each_line=progress,
+        doing=f"building {name}", stdin=partial(write_tar, context(plan, recipe)),
+        each_line=progress,
     )  # fmt: skip
     return Built(show_image(docker, name), time.monotonic() - begun)
 
@@ -352,32 +308,18 @@ class Packages:
 def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
-    """The name of the image with that engine on ``base``, which is built unless it exists. Raises
-    UserError unless ``base`` has venv and the engine's version of Python."""
+    """The name of the image with that engine on ``base``, which is built unless it exists. The
+    build fails unless ``base`` has venv and the engine's version of Python."""
     split_image(base)
     name = engine_image_name(str(pulled(docker, base, progress).get("Id", "")), packages)
     if docker.inspect("image", name) is not None:
         return name
-    print_version = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-    try:
-        version = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
-            "-c", print_version, doing=f"running Python in {base}",
-        ).strip()  # fmt: skip
-        problem = f"it has Python {version}" if version != packages.python else ""
-    except (EngineError, NotFound) as error:
-        problem = error.message
-    if problem:
-        raise UserError(
-            f"the base {base} cannot run the engine: {problem}",
-            f"choose a --base with Python {packages.python} and venv, or install the engine for "
-            "another Python",
-            "unusable-base",
-        )
     progress(f"building {name} (2 GB, once for this base and engine)")
-    docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
-                  doing=f"building {name}", stdin=tar(build_context(packages)),
-                  each_line=progress)  # fmt: skip
+    with tempfile.TemporaryFile() as archive:
+        docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
+                      doing=f"building {name}",
+                      stdin=partial(write_tar, build_context(packages, archive)),
+                      each_line=progress)  # fmt: skip
     return name
 
 
@@ -388,12 +330,16 @@ def engine_image_name(base_id: str, packages: Packages) -> str:
     return f"{REPOSITORY}:{packages.vllm}-{digest}"
 
 
-def build_context(packages: Packages) -> list[Member]:
-    """The Dockerfile, and the packages as one archive: builders unpack 32,000 files faster than
-    they copy them."""
+def build_context(packages: Packages, archive: IO[bytes]) -> list[Member]:
+    """The Dockerfile, and the packages as one ``archive``, which is written: builders unpack 32,000
+    files faster than they copy them."""
     inside = f"lib/python{packages.python}/site-packages"
     files = collect_members(packages.folder, inside, skip=lambda path: "__pycache__" in path.parts)
-    return [make_member("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
+    write_tar(files, archive)
+    size = archive.tell()
+    archive.seek(0)
+    dockerfile = make_member("Dockerfile", _DOCKERFILE.encode())
+    return [dockerfile, Member("engine.tar", size, lambda: archive)]
 
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:

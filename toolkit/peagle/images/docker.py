@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from peagle.checks.facts import digest_in
 from peagle.errors import (
@@ -131,11 +131,11 @@ class Docker:
         self,
         *arguments: str,
         doing: str,
-        stdin: Iterable[bytes] = (),
+        stdin: Callable[[IO[bytes]], None] = lambda stream: None,
         each_line: Progress = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``stdin`` as its input; pass each line of output on. Raises
-        as ``run`` does, and errors of ``stdin``; an interrupt ends the command."""
+        """Run ``docker ARGUMENTS`` with what ``stdin`` writes as its input; pass each line of
+        output on. Raises as ``run`` and ``stdin`` do; an interrupt ends the command."""
         last: list[str] = []
         program = subprocess.Popen(
             self.argv(*arguments),
@@ -170,13 +170,12 @@ class Docker:
         return {**os.environ, **self.environment}
 
 
-def _feed(program: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    """Write a program's input. Raises the errors of ``chunks``."""
+def _feed(program: subprocess.Popen[bytes], write: Callable[[IO[bytes]], None]) -> None:
+    """Write a program's input. Raises the errors of ``write``."""
     stream = program.stdin
     assert stream is not None
     try:
-        for chunk in chunks:
-            stream.write(chunk)
+        write(stream)
     except BrokenPipeError:
         pass  # the program ended first, and reports why
     except BaseException:

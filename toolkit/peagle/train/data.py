@@ -29,7 +29,7 @@ from peagle.protocol import pieces_in
 from peagle.render.plan_file import first_problem
 from peagle.render.resources import captured_prefix
 from peagle.s3uri import S3Uri
-from peagle.store import write_file
+from peagle.store import read_json, write_file, write_json
 from peagle.text import json_digest
 from peagle_serve import json_reader
 from peagle_serve.contract import is_s3_uri
@@ -40,6 +40,9 @@ CAPTURE = "capture:"
 
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 
+SOURCES_FILE = "peagle-sources.json"
+"""Beside both in a folder of parts: what the user named as their sources."""
+
 MOST_PROMPTS = 200
 """Held-out prompts on which acceptance is measured, at most."""
 
@@ -48,9 +51,6 @@ FEW_CONVERSATIONS = 10_000
 
 _LARGEST_ROW = 32 << 20
 """Bytes: a captured request and answer have 6 MiB each, and 8 in base64."""
-
-_LARGEST_DATA = 2 << 30
-"""Bytes of all rows, which are read into memory."""
 
 _TOO_LONG, _OURS, _REPEATED = "too-long", "sent-by-peagle", "repeated-turns"
 
@@ -156,13 +156,22 @@ def read_training_data(
         fix = "name data with other questions, or a file of them with --held-out"
         raise UserError(message, fix, code="data-one-question")
     return TrainingData(
-        sources=tuple(sources),
+        sources=tuple(chain.from_iterable(map(_name_sources, sources))),
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
         left_out=left_out,
         findings=tuple(_findings(train, held, left_out, overlap, context)),
     )
+
+
+def _name_sources(source: str) -> Sequence[str]:
+    """The source, or of a part that ``write_parts`` wrote those of its data."""
+    path = Path(source)
+    file = path.with_name(SOURCES_FILE)
+    if path.name == TRAIN_FILE and file.is_file():
+        return list(read_json(file))
+    return (source,)
 
 
 def _findings(
@@ -213,13 +222,9 @@ def _read_usable(
     conversation is left."""
     conversations: list[Conversation] = []
     others = Counter[str]()
-    rows = size = 0
+    rows = 0
     for place, line in chain.from_iterable(_lines(source, connect) for source in sources):
-        rows, size = rows + 1, size + len(line)
-        if size > _LARGEST_DATA:
-            message = f"the data has more than {_LARGEST_DATA >> 30} GiB"
-            fix = "name less of it, such as the s3:// prefix of a day"
-            raise UserError(message, fix, code="data-too-large")
+        rows += 1
         conversation = _parse(line, place)
         if isinstance(conversation, str):
             others[conversation] += 1
@@ -454,8 +459,9 @@ def write_conversations(
 
 def write_parts(data: TrainingData, folder: Path) -> None:
     """Write both parts of the data to a folder, the conversations to train with last, as rows that
-    ``read_training_data`` reads as the same ones."""
+    ``read_training_data`` reads as the same ones, of the same sources."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SOURCES_FILE, data.sources)
     for name, part in ((HELD_OUT_FILE, data.held_out), (TRAIN_FILE, data.train)):
         rows = [{"domain": c.domain, "messages": c.messages, "tools": c.tools} for c in part]
         _write_rows(rows, folder / name)

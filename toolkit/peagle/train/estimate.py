@@ -142,10 +142,11 @@ class BreakEven:
 class TrainingPlan:
     """The plan of a training on ``instance_type``, which will serve the head too; what a probe
     has measured is of this machine. ``hours`` are of regeneration, epochs (all together), starts
-    and the total. ``epochs`` are those within the budget, of ``asked_epochs``. ``expected`` is the
-    acceptance length with ``k``, then the fastest K. ``conversations_needed`` are those for the
-    advice ``train``; ``None`` if no number is known to suffice. ``alternatives`` are, by drafter,
-    the commands that serve it on this machine."""
+    and the total. ``epochs`` are those within the budget, of ``asked_epochs``; the heads of
+    ``kept_epochs`` are saved and measured. ``expected`` is the acceptance length with ``k``, then
+    the fastest K; ``None`` where no head of so few tokens is published.
+    ``conversations_needed`` are those for the advice ``train``; ``None`` if no number is known to
+    suffice. ``alternatives`` are, by drafter, the commands that serve it on this machine."""
 
     target: str
     instance_type: str
@@ -156,6 +157,7 @@ class TrainingPlan:
     data: DataSize
     asked_epochs: int
     epochs: int
+    kept_epochs: int
     parameters: int
     basis: Literal["measured", "estimated", "unknown"]
     hours: dict[str, Range]
@@ -165,7 +167,7 @@ class TrainingPlan:
     concurrency: int
     workload: Workload
     k: int
-    expected: Range
+    expected: Range | None
     tokens_per_second: float | None
     break_even: tuple[BreakEven, ...]
     advice: Advice
@@ -245,23 +247,26 @@ def plan_training(
         )
     usd_per_hour = usd_per_hour or (None if rates else price)
     rates = rates or estimate_rates(engine, head, data, recipe, table)
-    epochs = recipe.epochs
+    asked_epochs = recipe.epochs
     if budget is not None:
         if usd_per_hour is None or rates is None:
             lacking = "price" if usd_per_hour is None else "speed"
             message = f"--budget: the {lacking} of the machine is unknown"
             raise OptionsConflict(message, "add --price-per-hour, or leave out --budget")
-        epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs)
-    hours = training_hours(data, rates, epochs) if rates else {}
+        recipe = _limit_epochs(budget, usd_per_hour, data, rates, recipe)
+    hours = training_hours(data, rates, recipe) if rates else {}
     saved = _SAVED_BYTES * (head.parameters or 0)
-    tokens = data.tokens * table.effective_epochs(epochs)
-    curves = expected_curves(tokens, table, engine.decay)
-    k, speed = engine.fastest(head, curves[1])
+    tokens = data.tokens * table.effective_epochs(recipe.epochs)
+    k, speed, expected = head.k_recommended, None, None
+    if tokens >= table.heads[0].tokens(table):
+        curves = expected_curves(tokens, table, engine.decay)
+        k, speed = engine.fastest(head, curves[1])
+        expected = Range(*(round(curve.length(k), 2) for curve in curves))
     settings = [NO_SPECULATION, *([entry.best] if entry.best and entry.best.k else [])]
     break_even = [point for each in settings if (point := engine.break_even(head, each, k))]
     advice: Advice = "unknown"
     needed: int | None = None
-    if break_even and speed:
+    if break_even:
         tokens_each = tokens / data.conversations
         needed = _conversations_needed(engine, head, k, break_even, tokens_each, table)
         advice = "do-not-train"
@@ -275,18 +280,19 @@ def plan_training(
         usd_per_hour=usd_per_hour,
         budget_usd=budget,
         data=data,
-        asked_epochs=recipe.epochs,
-        epochs=epochs,
+        asked_epochs=asked_epochs,
+        epochs=recipe.epochs,
+        kept_epochs=recipe.kept_epochs,
         parameters=head.parameters or 0,
         basis=rates.basis if rates else "unknown",
         hours=hours,
         usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
-        disk_bytes=_DATA_BYTES * data.tokens + (epochs + 1) * saved,
+        disk_bytes=_DATA_BYTES * data.tokens + (recipe.kept_epochs + 1) * saved,
         checkpoint_bytes=saved,
         concurrency=entry.concurrency,
         workload=workload,
         k=k,
-        expected=Range(*(round(curve.length(k), 2) for curve in curves)),
+        expected=expected,
         tokens_per_second=speed,
         break_even=tuple(break_even),
         advice=advice,
@@ -415,10 +421,12 @@ def estimate_rates(
     training = training_rate(load.target, head, data, recipe, gpu.tflops, table)
     training = training.times(max(others, 1))
     pairs = zip(states.values, training.values, strict=True)
+    answer = data.answer_tokens / data.requests
+    answers = (rate * answer for rate in table.answers_per_second.values)
     start = Range(*table.start_seconds.values)
     return Rates(
         "estimated",
-        speeds[0],
+        Range(*map(min, speeds[0].values, answers)),
         Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
         start.times(5),  # to regenerate, untrained, for hidden states, and two to compare answers
         start,
@@ -493,26 +501,28 @@ def measure_rates(training: Training, observe: Observe, answer_tokens: int | Non
     return Rates("measured", *(Range(n / _SPREAD, n, n * _SPREAD) for n in likely))
 
 
-def training_hours(data: DataSize, rates: Rates, epochs: int) -> dict[str, Range]:
+def training_hours(data: DataSize, rates: Rates, recipe: Recipe) -> dict[str, Range]:
     """The hours at these rates."""
+    epochs, kept = recipe.epochs, recipe.kept_epochs
     seconds = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * data.regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": Range(*((once + epochs * each) / 3600 for once, each in seconds)),
+        "starts": Range(*((once + kept * each) / 3600 for once, each in seconds)),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}
 
 
-def _epochs_within(
-    budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int
-) -> int:
-    """The epochs, at most so many, that the budget likely pays for. Raises UserError for none."""
-    hours = [training_hours(data, rates, n) for n in range(1, most + 1)]
+def _limit_epochs(
+    budget: float, usd_per_hour: float, data: DataSize, rates: Rates, recipe: Recipe
+) -> Recipe:
+    """The recipe with the epochs that the budget likely pays for. Raises UserError for none."""
+    recipes = [replace(recipe, epochs=n + 1) for n in range(recipe.epochs)]
+    hours = [training_hours(data, rates, each) for each in recipes]
     epochs = sum(each["total"].likely * usd_per_hour <= budget for each in hours)
     if epochs:
-        return epochs
+        return recipes[epochs - 1]
     usd, starts = (hours[0][key].likely * usd_per_hour for key in ("total", "starts"))
     fewer = math.floor(data.conversations * (budget - starts) / (usd - starts))
     raise UserError(
@@ -527,7 +537,7 @@ def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
     """The logarithm of the tokens of each published head, and its acceptance length with K=5."""
     return [
         (
-            math.log(head.samples * head.sample_tokens * table.effective_epochs(head.epochs)),
+            math.log(head.tokens(table)),
             curve_through(((head.k, head.acceptance_length),), decay).length(USUAL_K),
         )
         for head in table.heads

@@ -26,13 +26,20 @@ from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, error
 from peagle.planning.company import NO_COMPANY, Company, model_network
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
-from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, grows, write_parts
+from peagle.train.data import (
+    HELD_OUT_FILE,
+    SOURCES_FILE,
+    TRAIN_FILE,
+    TrainingData,
+    grows,
+    write_parts,
+)
 from peagle.train.result import CATALOG, require_empty
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
@@ -177,10 +184,6 @@ def job_findings(aws: Aws, options: JobSettings) -> Iterator[Finding]:
         needed = format_size(options.volume_gb * _GB)
         message = f"the training needs {needed} of disk; {options.instance.type} has {local} GB"
         yield error("job-disk", "instance_type", message, "choose a type with more local storage")
-    if options.company.network_isolation:
-        message = "a container without a network takes no weights from the Hub"
-        fix = "use an image or a target whose weights need no download"
-        yield warning("job-isolated", "network_isolation", message, fix)
 
 
 def start_job(
@@ -190,7 +193,8 @@ def start_job(
     is not there, and request the job."""
     if not s3.bucket_exists(aws, run.bucket):
         s3.create_bucket(aws, run.bucket, company.tag_list)
-    places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in (HELD_OUT_FILE, TRAIN_FILE)]
+    names = (SOURCES_FILE, HELD_OUT_FILE, TRAIN_FILE)
+    places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in names]
     if s3.find_object(aws, run.bucket, places[-1].key) is None:
         with tempfile.TemporaryDirectory() as folder:
             write_parts(data, Path(folder))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,13 @@ class Recipe:
     mask_token_id: int | None = None
     max_steps: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kept_epochs(self) -> int:
+        """The epochs that the trainer saves, whose heads are measured: with ``checkpoint-freq`` the
+        first one and each that is divisible by it."""
+        every = self.settings.get("checkpoint-freq", "1")
+        return self.epochs if float(every) <= 1 else 1 + int(self.epochs // float(every))
 
 
 GPU_OPTIMIZER = "muon"
@@ -381,9 +387,12 @@ def parse_settings(texts: Sequence[str], epochs: int) -> dict[str, str]:
             fix = "leave it out, or use the option in `peagle train run --help`"
             raise OptionsConflict(f"--set {name}: the toolkit sets this argument", fix)
         settings[name] = value
-    with suppress(ValueError):  # the trainer refuses what is no number
+    try:
         every = float(settings.get("checkpoint-freq", 1))
-        if every > 1 and epochs % every:
-            message = f"with checkpoint-freq={every:g} the last of {epochs} epochs is not saved"
-            raise OptionsConflict(message, "choose a divisor of --epochs, or leave it out")
+    except ValueError:
+        message = f"--set checkpoint-freq={settings['checkpoint-freq']} is no number"
+        raise UserError(message, "choose a divisor of --epochs, or leave it out") from None
+    if every > 1 and epochs % every:
+        message = f"with checkpoint-freq={every:g} the last of {epochs} epochs is not saved"
+        raise OptionsConflict(message, "choose a divisor of --epochs, or leave it out")
     return settings

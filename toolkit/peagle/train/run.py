@@ -332,7 +332,7 @@ class Run:
         """Choose the folder of the hidden states, and say whether it has room for all of them."""
         needed = _size(self._data, "*.arrow") // _ROW_BYTES * self.setup.states_bytes
         head = _size(self.work / "untrained" / "head", "*.safetensors")
-        checkpoints = (self.recipe.epochs + 1) * recipes.CHECKPOINT_HEADS * head
+        checkpoints = (self.recipe.kept_epochs + 1) * recipes.CHECKPOINT_HEADS * head
         for place, others in ((_MEMORY, 0), (Path(gettempdir()), checkpoints)):
             if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed + others:
                 self._states = place / self._states.name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
-from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval, Times, highest
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval, Times
 from peagle.bench.sweep import EndpointSweep, SweepProgress
 from peagle.bench.winners import crossovers, settings, winners
 from peagle.cli.view.choose import crossover_text
@@ -35,8 +35,6 @@ _HEADINGS = (
     "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
     "TPOT", "ACCEPTANCE", "$/1M",
 )  # fmt: skip
-BUSY_SHARE = 0.8
-"""A sender that uses so much of one CPU has no headroom."""
 
 _NONE = "-"
 
@@ -74,13 +72,10 @@ def print_measured(result: BenchResult) -> None:
         for row in rows:
             for note in _notes(row):
                 print_line(f"  {row.load.concurrency} at a time: {note}")
-    sender = highest(row.sender_cpu_share for row in result.rows)
     print_status(
         "Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
         f"first. Sent by {' '.join(result.sender)}."
     )
-    if (sender or 0.0) > BUSY_SHARE:
-        print_status("The sender has no headroom: it, not the server, may limit these numbers.")
     if result.usd_per_hour is not None:
         print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
 

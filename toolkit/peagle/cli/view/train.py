@@ -32,7 +32,8 @@ def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
     """The advice first, then time and cost, and what they come from; last what to try instead, to
     be measured with the file ``prompts``."""
     advice = _ADVICE[plan.advice].format(plan)
-    if plan.advice == "train" and plan.expected.low < max(p.length or 0 for p in plan.break_even):
+    low = plan.expected.low if plan.expected else 0.0
+    if plan.advice == "train" and low < max(point.length or 0 for point in plan.break_even):
         advice += ", but may stay below the break-even"
     print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
@@ -47,11 +48,14 @@ def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
 
 
 def _facts(plan: TrainingPlan) -> Iterator[Fact]:
-    expected = f"{plan.expected.likely:.2f} tokens per step with K={plan.k} "
-    expected += f"({plan.expected.low:.2f} to {plan.expected.high:.2f})"
-    if plan.tokens_per_second:
-        expected += f": {plan.tokens_per_second:,.0f} tokens/s"
-    yield "expected", f"{expected}; from published heads, not from your text"
+    if plan.expected is None:
+        yield "expected", "unknown: no head is published that was trained on so few tokens"
+    else:
+        expected = f"{plan.expected.likely:.2f} tokens per step with K={plan.k} "
+        expected += f"({plan.expected.low:.2f} to {plan.expected.high:.2f})"
+        if plan.tokens_per_second:
+            expected += f": {plan.tokens_per_second:,.0f} tokens/s"
+        yield "expected", f"{expected}; from published heads, not from your text"
     for point in plan.break_even:
         length = f"{point.length:.2f}" if point.length else "no acceptance suffices"
         speed = f"{point.tokens_per_second:,.0f} tokens/s"
@@ -73,7 +77,7 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if data.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    checkpoints = f"checkpoints of {plan.epochs} x {format_size(plan.checkpoint_bytes)}"
+    checkpoints = f"checkpoints of {plan.kept_epochs} x {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
