@@ -86,7 +86,6 @@ def deploy(
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
     if scales and (wait or change == "scale"):
         resources.SCALING.register(context, plan.scaling)
-        scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": plan}))
     if wait:
@@ -341,7 +340,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     existing: dict[str, str] = {}
     with suppress(AccessDenied):
         existing = sagemaker.read_tags(aws, description[f"{kind}Arn"])
-    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, resources.SCALING_TAG}
+    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS}
     tags = [
         {"Key": key, "Value": existing[key]} for key in sorted(kept) if not key.startswith("aws:")
     ]

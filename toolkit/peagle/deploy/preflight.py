@@ -324,7 +324,7 @@ def preflight(
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
-        usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
+        usd = highest_price(aws, record, desired.revision, live)
     return Preflight(
         desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd,
         count if change in ("create", "update") or live is None else live.desired_count,
