@@ -70,10 +70,8 @@ def subnet(name: str, zone: str, free: int = 250, vpc: str = "vpc-1") -> dict[st
     }  # fmt: skip
 
 
-def group(name: str = GROUP, vpc: str = "vpc-1", **egress: Any) -> dict[str, Any]:
-    return {
-        "GroupId": name, "VpcId": vpc, "IpPermissionsEgress": [egress or {"IpProtocol": "-1"}],
-    }  # fmt: skip
+def group(name: str = GROUP, vpc: str = "vpc-1") -> dict[str, Any]:
+    return {"GroupId": name, "VpcId": vpc}
 
 
 def table(*routes: dict[str, str], subnet: str | None = None) -> dict[str, Any]:

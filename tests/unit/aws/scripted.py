@@ -66,7 +66,7 @@ class _Scripted(Serving):
         self._set_status(*states[0])
 
     def _begin(self, status: str, work: Callable[[], str], undone: str = "InService") -> None:
-        self._work = work
+        self._work, self._stage = work, "Creating"  # as while new engines start
         self.script = self._sagemaker.next_script(status)
 
     def _bake(self, *_: object) -> None:

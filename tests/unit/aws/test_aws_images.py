@@ -14,17 +14,15 @@ from moto import mock_aws
 from peagle.aws import ecr
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock
-from peagle.aws.ecr import PushedImage, record_push, remove_image_resources
+from peagle.aws.ecr import remove_image_resources
 from peagle.aws.images import ImageRequest, build_image_on_aws, ensure_build_role
 from peagle.catalog import load_catalog
 from peagle.errors import CloudError, UserError
 from peagle.images.build import make_member
 from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
-from peagle.planning.plan import Plan, Weights
 from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
-from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World
 
 NAME = "peagle-tiny"
@@ -313,62 +311,13 @@ def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyP
     assert (orders[-1].repository, orders[-1].tag) == ("mine", "2")
 
 
-# Pushed images, and the findings that they give for a plan.
-
-OURS = "a/target+a/head"
-
-
-def baked() -> Plan:
-    """The plan whose weights are in its image."""
-    plan = a_plan()
-    weights = Weights(kind="image", location="a/target", engine_path="a/target")
-    return plan.model_copy(
-        update={"target": plan.target.model_copy(update={"weights": weights}), "mounts": ()}
-    )
-
-
-def with_own_head() -> Plan:
-    plan = a_plan(pair="a/target+s3://models/head/")
-    return plan.model_copy(update={"drafter": plan.drafter.model_copy(update={"name": "own"})})
-
-
-ALONE = a_plan(drafter=None, speculation=None, pair="a/target")
-
-
-@pytest.mark.parametrize(("pushed", "plan", "code"), [
-    (PushedImage(OURS, baked=False), a_plan(), None),
-    (PushedImage(OURS, baked=True), baked(), None),
-    (PushedImage(OURS, baked=False), ALONE, None),
-    (PushedImage(OURS, baked=False), with_own_head(), None),
-    (PushedImage(OURS, baked=True), a_plan(), "image-weights"),
-    (PushedImage(OURS, baked=False), baked(), "image-weights"),
-    (PushedImage("b/other+b/head", baked=False), a_plan(), "image-of-another-pair"),
-    (PushedImage("b/other+b/head", baked=True), baked(), "image-of-another-pair"),
-])  # fmt: skip
-def test_an_image_that_is_not_for_the_plan_is_refused(
-    world: World, pushed: PushedImage, plan: Plan, code: str | None
-) -> None:
-    record_push(world.aws, pushed, "another")
-    assert world.preflight(plan).findings == ()  # that of the plan was pushed from elsewhere
-    record_push(world.aws, pushed, IMAGE)
-    findings = world.preflight(plan).findings
-    assert [(finding.code, finding.level) for finding in findings] == (
-        [(code, "error")] if code else []
-    )
-    remove_image_resources(world.aws, print)
-    assert world.preflight(plan).findings == ()
-
-
 @pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]'])
 def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) -> None:
-    for path in (ecr._file(world.aws), ecr._file(world.aws, ".pushed")):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    for read in (
-        lambda: ecr.image_resources(world.aws),
-        lambda: remove_image_resources(world.aws, print),
-        lambda: world.preflight(a_plan()),
-    ):
-        with raises_code("record-damaged", UserError) as raised:
-            read()
-        assert str(path.parent) in raised.value.message
+    path = ecr._file(world.aws)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    with raises_code("record-damaged", UserError) as raised:
+        ecr.image_resources(world.aws)
+    assert str(path.parent) in raised.value.message
+    with raises_code("record-damaged", UserError):
+        remove_image_resources(world.aws, print)

@@ -15,7 +15,6 @@ from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
 
@@ -26,23 +25,6 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
         world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Creating", None)]
     assert world.preflight(a_plan()).findings == ()
-
-
-@pytest.mark.parametrize(("quota", "fits"), [
-    (6, "--rollout rolling and rollout_step: 2"),
-    (5, "--rollout rolling and rollout_step: 1"),
-    (4, ""),
-])  # fmt: skip
-def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: str) -> None:
-    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 8}
-    world.deploy(a_plan(instance_count=4, price_per_hour_usd=5.632))
-    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
-    plan = rolled_out(another(a_plan(instance_count=4, price_per_hour_usd=5.632)))
-    whole = plan.rollout.model_copy(update={"extra_instances": 4})
-    (finding,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
-    assert (finding.code, finding.level) == ("quota-tight", "error")
-    assert fits in finding.fix
-    assert bool(fits) is ("--rollout" in finding.fix)
 
 
 @pytest.mark.parametrize(("answer", "code"), [

@@ -53,7 +53,7 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     (2, QuotaNeed(TYPE, 2, 2), "quota-in-use", False,
      "aws service-quotas request-service-quota-increase --service-code sagemaker "
      f"--quota-code {CODE} --desired-value 4 --region us-east-1"),
-    (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight", True,
+    (2, QuotaNeed(TYPE, 2, 1), "quota-in-use", True,
      f"peagle sandbox quota set {TYPE} 3 --region us-east-1"),
 ])  # fmt: skip
 def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
@@ -75,10 +75,9 @@ def test_an_unreadable_quota_is_a_warning(world: World, code: str) -> None:
     assert (finding.code, finding.level) == ("quota-unknown", "warning")
 
 
-def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
+def test_nothing_is_said_of_a_quota_whose_use_may_not_be_listed(world: World) -> None:
     world.cloud.before = denied("list_endpoints")
-    finding = only(quota_findings(world.aws, ONE, TABLE))
-    assert (finding.code, finding.level) == ("quota-usage-unknown", "note")
+    assert quota_findings(world.aws, ONE, TABLE, at_plan=True) == ()
 
 
 def test_requested_instances_count(world: World) -> None:
@@ -89,24 +88,24 @@ def test_requested_instances_count(world: World) -> None:
     assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
 
 
-@pytest.mark.parametrize(("value", "used", "count", "more", "is_update", "code"), [
-    (0, 0, 1, 1, False, "quota-zero"),
-    (1, 0, 1, 1, False, None),
-    (1, 0, 2, 2, False, "quota-too-small"),
-    (2, 0, 2, 2, False, None),
-    (3, 1, 2, 2, False, None),
-    (3, 2, 2, 2, False, "quota-in-use"),
-    (2, 3, 2, 2, False, "quota-in-use"),
-    (3, 2, 2, 1, True, None),
-    (2, 2, 2, 1, True, "quota-tight"),
-    (2.9, 2, 2, 1, True, "quota-tight"),
-    (2, 2, 2, 0, True, None),
-    (2, 3, 2, 0, True, None),
+@pytest.mark.parametrize(("value", "used", "count", "more", "code"), [
+    (0, 0, 1, 1, "quota-zero"),
+    (1, 0, 1, 1, None),
+    (1, 0, 2, 2, "quota-too-small"),
+    (2, 0, 2, 2, None),
+    (3, 1, 2, 2, None),
+    (3, 2, 2, 2, "quota-in-use"),
+    (2, 3, 2, 2, "quota-in-use"),
+    (3, 2, 2, 1, None),
+    (2, 2, 2, 1, "quota-in-use"),
+    (2.9, 2, 2, 1, "quota-in-use"),
+    (2, 2, 2, 0, None),
+    (2, 3, 2, 0, None),
 ])  # fmt: skip
 def test_a_quota_suffices_for_what_is_needed_beside_what_is_in_use(
-    value: float, used: int, count: int, more: int, is_update: bool, code: str | None
+    value: float, used: int, count: int, more: int, code: str | None
 ) -> None:
-    need = QuotaNeed(TYPE, count, more, is_update=is_update)
+    need = QuotaNeed(TYPE, count, more)
     busy = {"other": used} if used else {}
     findings = list(prices.compare_quota(prices.Quota(NAME, value, CODE), busy, need, "us-east-1"))
     assert [finding.code for finding in findings] == ([code] if code else [])
@@ -114,17 +113,6 @@ def test_a_quota_suffices_for_what_is_needed_beside_what_is_in_use(
         assert finding.level == "error"
         assert finding.command is not None
         assert finding.command[-3] == str(max(count, used + more))
-
-
-@pytest.mark.parametrize(("may_roll", "is_named"), [(True, True), (False, False)])
-def test_a_tight_quota_names_a_step_that_fits_where_the_update_may_roll(
-    may_roll: bool, is_named: bool
-) -> None:
-    need = QuotaNeed(TYPE, 4, 4, is_update=True, may_roll=may_roll)
-    quota = prices.Quota(NAME, 5, CODE)
-    finding = only(tuple(prices.compare_quota(quota, {"a": 4}, need, "us-east-1")))
-    assert finding.code == "quota-tight"
-    assert ("--rollout rolling" in finding.fix) is is_named
 
 
 @pytest.mark.parametrize(("endpoints", "shown"), [(1, "a"), (3, "a, b, c"), (4, "a, b, c, ...")])

@@ -183,18 +183,3 @@ def test_promote_applies_the_whole_plan(world: World) -> None:
     assert world.cloud.retention == {LOG: 7}
     assert world.saved().ends_at is not None
     assert world.cloud.schedules
-
-
-@pytest.mark.parametrize("ends", ["drop", "promote"])
-def test_no_alarm_counts_the_drafts_of_both_plans(world: World, ends: str) -> None:
-    """A metric filter does not see the log stream."""
-    world.deploy(observed(rolled_out(a_plan())))
-    before = world.cloud.made_alarms[ACCEPTANCE]
-    world.compare(observed(rolled_out(another(a_plan()))))
-    assert set(world.cloud.made_alarms) == {ERRORS}
-    dashboard = world.cloud.dashboards[f"{NAME}-us-east-1"]
-    assert '@logStream like \\"Candidate/' in dashboard
-    assert '"VariantName", "Candidate"' in dashboard
-    getattr(world, ends)()
-    assert world.cloud.made_alarms[ACCEPTANCE]["Metrics"] == before["Metrics"]
-    assert "Candidate/" not in world.cloud.dashboards[f"{NAME}-us-east-1"]

@@ -12,7 +12,6 @@ from peagle.aws import sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy import revisions, scaling
-from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.context import DeploymentContext, limit_seconds
 from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.invoke import InvokeRequest
@@ -312,22 +311,6 @@ def test_a_share_and_its_weight(share: float, weight: float, candidate: float) -
     weights = {VARIANT: weight, revisions.CANDIDATE: candidate}
     assert revisions.candidate_share(weights) == pytest.approx(share, abs=1e-6)
     assert revisions.candidate_share({VARIANT: 0.0, revisions.CANDIDATE: 0.0}) == 0.0
-
-
-ALARM = Resource(type="Alarm", name="peagle-demo-acceptance", made=True, revision="first")
-
-
-@pytest.mark.parametrize(("resources", "ks", "mixes"), [
-    ((ALARM,), (1, 1), True),
-    ((ALARM,), (0, 1), False),
-    ((ALARM,), (1, 0), False),
-    ((), (1, 1), False),
-])  # fmt: skip
-def test_the_acceptance_alarm_counts_what_both_draft(
-    resources: tuple[Resource, ...], ks: tuple[int, int], mixes: bool
-) -> None:
-    record = deployment(revision(k=ks[0]), resources=resources)
-    assert mixes_drafts(record, revision(k=ks[1]).served) is mixes
 
 
 # What a deploy does.

@@ -102,14 +102,6 @@ def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
     assert pin_plan(synced.aws, in_s3())[0].pins.warm == ()
 
 
-def test_too_many_archives_are_a_warning(synced: World) -> None:
-    for number in range(20):
-        put_archive(synced, f"{number:032x}", str(number).encode())
-    plan, findings = pin_plan(synced.aws, in_s3())
-    assert len(plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
-    assert codes(findings) == [("warning", "warm-too-many")]
-
-
 def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) -> None:
     del synced.cloud.buckets["models"][MANIFEST]
     plan, findings = pin_plan(synced.aws, in_s3())

@@ -137,29 +137,26 @@ def test_how_many_copies_an_update_brings_up(
     assert scaling.copies_at_update(None, live, update, 8) == count  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("record", "update", "registered", "keeps_bounds", "usd"), [
-    (deployment(), planned(), None, False, 3 * 1.408),
-    (deployment(), FIRST, None, False, 2 * 1.408),  # what runs is what serves
-    (deployment(), FIRST, Bounds(1, 5), False, 5 * 1.408),
-    (deployment(), FIRST, Bounds(1, 1), False, 2 * 1.408),
-    (deployment(planned()), FIRST, Bounds(1, 5), False, 2 * 1.408),  # which the deploy ends
-    (deployment(planned()), FIRST, Bounds(1, 5), True, 5 * 1.408),
-    (deployment(), FIRST, DENIED, False, 2 * 1.408),
-    (deployment(), revision("second"), None, False, 1.408),
-    (deployment(), revision(copies=4, instance_count=1), Bounds(1, 6, scales_copies=True), False,
-     2 * 1.408),
-    (deployment(), revision(usd_per_hour=None), None, False, None),
+@pytest.mark.parametrize(("update", "registered", "usd"), [
+    (planned(), None, 3 * 1.408),
+    (FIRST, None, 2 * 1.408),  # what runs is what serves
+    (FIRST, Bounds(1, 5), 5 * 1.408),
+    (FIRST, Bounds(1, 1), 2 * 1.408),
+    (FIRST, DENIED, 2 * 1.408),
+    (revision("second"), None, 1.408),
+    (revision(copies=4, instance_count=1), Bounds(1, 6, scales_copies=True), 2 * 1.408),
+    (revision(usd_per_hour=None), None, None),
 ])  # fmt: skip
 def test_the_price_of_the_most_instances(
-    account: Account, record: Any, update: Revision, registered: Any, keeps_bounds: bool, usd: Any
+    account: Account, update: Revision, registered: Any, usd: Any
 ) -> None:
     account.registered = registered
-    price = scaling.highest_price(None, record, update, endpoint(running=2), keeps_bounds)  # type: ignore[arg-type]
+    price = scaling.highest_price(None, deployment(), update, endpoint(running=2))  # type: ignore[arg-type]
     assert price == (None if usd is None else pytest.approx(usd))
 
 
 def test_without_an_endpoint_the_price_is_the_plans() -> None:
-    assert scaling.highest_price(None, deployment(), FIRST, None, False) == 1.408  # type: ignore[arg-type]
+    assert scaling.highest_price(None, deployment(), FIRST, None) == 1.408  # type: ignore[arg-type]
 
 
 def limited(limit: Limit | None, **served: Any) -> Revision:
@@ -307,37 +304,22 @@ def test_more_instances_move_the_end_of_a_budget(account: Account, world: World)
     assert (same.end, same.end_text) == (None, "")
 
 
-TAG = "1/3/4.0/600/60"
-
-
-@pytest.mark.parametrize(("target", "record", "tag", "registered", "after"), [
-    (planned(), deployment(), TAG, None, SCALED),
-    (FIRST, deployment(), TAG, OURS, "stays"),  # of `peagle scale`
-    (FIRST, deployment(planned()), TAG, OURS, None),
-    (FIRST, deployment(planned()), TAG, FOREIGN, "stays"),
-    (FIRST, deployment(planned()), TAG, None, "stays"),
-    (FIRST, deployment(planned()), TAG, DENIED, "stays"),
-    (FIRST, deployment(ELSEWHERE), TAG, OURS, None),
-    (ELSEWHERE, deployment(), TAG, None, SCALED),
-    (ELSEWHERE, deployment(), "none", OURS, "stays"),
-    (ELSEWHERE, deployment(planned()), "none", OURS, None),
-    (ELSEWHERE, deployment(planned()), "", OURS, "stays"),
-    (ELSEWHERE, deployment(planned()), "1/2/3/4/x", OURS, "stays"),
-    (ELSEWHERE, deployment(planned()), DENIED, OURS, "stays"),
+@pytest.mark.parametrize(("target", "record", "registered", "after"), [
+    (planned(), deployment(), None, SCALED),
+    (FIRST, deployment(), OURS, "stays"),  # of `peagle scale`
+    (FIRST, deployment(planned()), OURS, None),
+    (FIRST, deployment(planned()), FOREIGN, "stays"),
+    (FIRST, deployment(planned()), None, "stays"),
+    (FIRST, deployment(planned()), DENIED, "stays"),
+    (FIRST, deployment(ELSEWHERE), OURS, None),
+    (ELSEWHERE, deployment(planned()), OURS, "stays"),
 ])  # fmt: skip
 def test_the_scaling_of_a_revision_that_serves_again(
     account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
-    target: Revision, record: Deployment, tag: Any, registered: Any, after: Any,
+    target: Revision, record: Deployment, registered: Any, after: Any,
 ) -> None:  # fmt: skip
-    def read_tags(aws: Any, arn: str) -> dict[str, str]:
-        if isinstance(tag, AccessDenied):
-            raise tag
-        return {"peagle:scaling": tag}
-
     made: list[Scaling | None] = []
     account.registered = registered
-    monkeypatch.setattr(sagemaker, "description", lambda *_: {"EndpointConfigArn": "a"})
-    monkeypatch.setattr(sagemaker, "read_tags", read_tags)
     monkeypatch.setattr(SCALING, "register", lambda context, after: made.append(after))
     scaling.return_to_scaling(DeploymentContext(world.aws, record), target)
     assert made == ([] if after == "stays" else [after])

@@ -10,7 +10,7 @@ from peagle.errors import CloudError, NotProved
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.network import acting, interrupting, refusing
+from tests.unit.aws.network import interrupting, refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -45,8 +45,6 @@ def test_an_update_shows_no_upload_and_no_creation_of_what_is_there(
     first = [progress.state for progress in world.shown]
     world.shown.clear()
     world.cloud.next_scripts = [[*[("Updating", None)] * 3, ("InService", None)]]
-    endpoint = world.cloud.endpoints[NAME]  # its new instances are created
-    world.cloud.after = acting("update_endpoint", lambda: setattr(endpoint, "_stage", "Creating"))
     world.deploy(another(plan))
     states = {progress.state for progress in world.shown}
     assert {"Uploading", "Creating dashboard"} <= {*first}
@@ -217,7 +215,7 @@ def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
         world.deploy(rolled_out(another(a_plan())))
     assert ACCEPTANCE in failed.value.message
     assert ERRORS not in failed.value.message
-    assert "--no-speculation" in failed.value.command
+    assert "--no-speculation" in failed.value.fix
     assert world.serves() == before
     record = world.saved()
     assert record.pending is None

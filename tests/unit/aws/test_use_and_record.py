@@ -60,8 +60,7 @@ def used(monkeypatch: pytest.MonkeyPatch, world: World) -> Any:
         loads = {
             stream: [(NOW - ago, load) for ago, load in listed] for stream, listed in lines.items()
         }
-        both = {VARIANT: LogStatistics(loads), CANDIDATE: LogStatistics()}
-        monkeypatch.setattr(status, "_statistics", lambda *_: both)
+        monkeypatch.setattr(status, "_statistics", lambda *_: LogStatistics(loads))
         monkeypatch.setattr(sagemaker, "describe", lambda aws, name: live)
         monkeypatch.setattr(time, "time", lambda: NOW)
         return read_endpoint_usage(world.aws, record, 300.0)
@@ -110,18 +109,13 @@ def test_an_engine_without_a_new_line_is_idle(
     assert usage.kv_cache_share == (None if kv is None else pytest.approx(kv))
 
 
-def test_during_a_comparison_each_variant_has_its_share(used: Any) -> None:
+def test_during_a_comparison_the_candidate_is_not_counted(used: Any) -> None:
     comparison = RunningComparison(candidate=SECOND, config="both", share=0.25)
     live = replace(LIVE, revision="both", running={VARIANT: 2, CANDIDATE: 1})
     usage = used(deployment(comparison=comparison), live, a=[(5.0, load(2, 100.0))])
-    assert [(each.variant, each.share, each.instances) for each in usage.variants] == [
-        (VARIANT, 0.75, 2),
-        (CANDIDATE, 0.25, 1),
-    ]
-    assert usage.requests_per_minute == pytest.approx(2 * 40 * 60 / 300)
-    assert (usage.running, usage.waiting) == (2, 1)
-    assert usage.usd_per_hour == pytest.approx(3 * 1.408)
-    assert usage.ttft_p50 is None
+    assert (usage.instances, usage.running, usage.waiting) == (2, 2, 1)
+    assert usage.usd_per_hour == pytest.approx(2 * 1.408)
+    assert len(usage.notes) == 1
 
 
 # What is on record before and after a call.
@@ -415,14 +409,14 @@ def test_a_resource_is_confirmed_only_by_aws() -> None:
     assert not deployment(resources=(resource,)).listed_resources[0].confirmed
 
 
-@pytest.mark.parametrize(("stream", "copies", "variant"), [
-    ("AllTraffic/i-1", False, VARIANT),
-    ("Candidate/i-1", False, CANDIDATE),
-    ("Candidate-2/i-1", False, VARIANT),
-    ("Candidate/i-1", True, VARIANT),  # copies have one variant
+@pytest.mark.parametrize(("stream", "copies", "is_counted"), [
+    ("AllTraffic/i-1", False, True),
+    ("Candidate/i-1", False, False),
+    ("Candidate-2/i-1", False, True),
+    ("Candidate/i-1", True, True),  # copies have one variant
 ])  # fmt: skip
-def test_a_line_is_that_of_its_variant(
-    monkeypatch: pytest.MonkeyPatch, stream: str, copies: bool, variant: str
+def test_a_line_counts_unless_it_is_the_candidates(
+    stream: str, copies: bool, is_counted: bool
 ) -> None:
     line = (
         "Engine 000: Avg prompt throughput: 9.1 tokens/s, Avg generation throughput: "
@@ -436,9 +430,9 @@ def test_a_line_is_that_of_its_variant(
             return [event]
 
     statistics = status._statistics(Log(), "demo", 1.5, copies, [])  # type: ignore[arg-type]
-    assert [name for name, lines in statistics.items() if lines.loads] == [variant]
-    ((when, load_),) = statistics[variant].loads[stream]
-    assert (when, load_.tokens_per_second, load_.running) == (5.0, 12.8, 2)
+    assert [*statistics.loads] == ([stream] if is_counted else [])
+    for when, load_ in statistics.loads.get(stream, ()):
+        assert (when, load_.tokens_per_second, load_.running) == (5.0, 12.8, 2)
 
 
 @pytest.mark.parametrize(("k", "cost", "since", "live"), [

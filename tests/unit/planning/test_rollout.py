@@ -1,6 +1,5 @@
 """How updates are rolled out: steps that SageMaker accepts, what they take, and their alarms."""
 
-import shlex
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import adapt_rollout, adapt_rollout_of_copies, cost_text
 from peagle.planning.plan import Pins, Step
 from peagle.planning.weights import with_pins
-from peagle.render.alarms import alarms, metric_filters, without_speculation
+from peagle.render.alarms import alarms, metric_filters
 from peagle.render.requests import deploy_command
 from peagle.render.resources import deployment_config
 from peagle.render.values import values
@@ -172,24 +171,14 @@ def test_the_filters_read_what_the_image_logs() -> None:
     assert ours[1]["metricTransformations"][0]["metricValue"] == "$.drafted_tokens"
 
 
-def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -> None:
-    plan = planned(rollout="all-at-once", instance_count=1, image=OWN_IMAGE, k=3)
-    words = without_speculation(plan)
-    assert words[:3] == ("peagle", "deploy", plan.target.id)
-    assert "--no-speculation" in words
-    assert not {"--k", "--drafter", "--rollout"} & set(words)
-    assert words[-2:] == ("--image", OWN_IMAGE)
-    assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]
-
-
 def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> None:
     agent = planned(workload="agent", rollout="all-at-once", instance_count=1)
     assert agent.shared_prompt_tokens  # by the preset, and found by the deploy
     pinned = with_pins(agent, Pins(warm=("1" * 64,)))
     for plan in (agent, pinned):
-        assert deploy_command(plan)[:2] == without_speculation(plan)[:2] == ("peagle", "deploy")
+        assert deploy_command(plan)[:2] == ("peagle", "deploy")
     company = planned(kms_key="alias/models", rollout="all-at-once", instance_count=1)
-    assert deploy_command(company) == without_speculation(company) == ()
+    assert deploy_command(company) == ()
 
 
 EIGHT = {"instance_type": "ml.p5.48xlarge", "copies": 8}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +14,10 @@ from typing import Any, Literal
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.checkpoints.entries import OWN
 from peagle.checks.facts import EcrImage, parse_ecr_image
-from peagle.errors import CloudError, Fix, parsing
-from peagle.findings import Finding, error
+from peagle.errors import CloudError, parsing
 from peagle.images.build import Login
 from peagle.images.docker import Progress
-from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json
 
 
@@ -28,59 +25,6 @@ def document(name: str, **values: str) -> Any:
     """A JSON document of the folder ``documents``, with these values for its variables."""
     text = (Path(__file__).parent / "documents" / f"{name}.json").read_text(encoding="utf-8")
     return json.loads(Template(text).substitute(values) if values else text)
-
-
-@dataclass(frozen=True)
-class PushedImage:
-    """The pair that an image was built for, and whether that pair's weights are in it."""
-
-    pair: str
-    baked: bool
-
-
-def record_push(aws: Aws, pushed: PushedImage, *addresses: str) -> None:
-    """Record what was pushed to these addresses."""
-    images = _pushed_images(aws) | dict.fromkeys(addresses, pushed)
-    write_json(_file(aws, ".pushed"), {name: asdict(image) for name, image in images.items()})
-
-
-def _pushed_images(aws: Aws) -> dict[str, PushedImage]:
-    """Pushed images by address. Raises UserError for a file that cannot be read."""
-    path = _file(aws, ".pushed")
-    fix = "remove the file; images that it lists are then not compared with plans"
-    return read_record(path, dict[str, PushedImage], fix) or {}
-
-
-def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the plan's image fits the plan; none for images pushed from elsewhere."""
-    image = plan.runtime.image
-    pushed = _pushed_images(aws).get(image)
-    if not pushed:
-        return
-    planned = plan.target.weights.kind == "image"
-    if pushed.baked != planned:
-        weights = f"the weights of {pushed.pair}" if pushed.baked else "no weights"
-        yield error(
-            "image-weights", "image",
-            f"{image} contains {weights}, and the plan "
-            f"{'takes them from the image' if planned else 'mounts its own'}",
-            f"{'omit' if planned else 'add'} --baked-weights, or build another image",
-        )  # fmt: skip
-        return
-    # As the container's entrypoint decides: it also accepts the target alone, and any head of the
-    # user's own that is not in the image.
-    is_own = plan.drafter is None or (plan.drafter.name == OWN and not pushed.baked)
-    is_target = pushed.pair.partition("+")[0] == plan.target.id
-    if not is_target or (not is_own and pushed.pair != plan.pair):
-        yield error(
-            "image-of-another-pair", "image",
-            f"{image} was built for {pushed.pair}, and the plan is for {plan.pair}: the container "
-            "would not start",
-            Fix(
-                f"plan for {pushed.pair}, or build an image for this plan",
-                ("peagle", "image", "build", plan.pair, "--push"),
-            ),
-        )  # fmt: skip
 
 
 Kind = Literal["Repository", "Project", "LogGroup", "Role", "Object", "Bucket"]
@@ -117,13 +61,12 @@ def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]
         say(f"removing {made.kind} {made.name}")
         with suppress(Missing):
             _REMOVERS[made.kind](aws, made.name)
-    for suffix in ("", ".pushed"):
-        _file(aws, suffix).unlink(missing_ok=True)
+    _file(aws).unlink(missing_ok=True)
     return removed
 
 
-def _file(aws: Aws, suffix: str = "") -> Path:
-    return home() / "images" / aws.scope / f"{aws.region}{suffix}.json"
+def _file(aws: Aws) -> Path:
+    return home() / "images" / aws.scope / f"{aws.region}.json"
 
 
 def _remove_role(aws: Aws, name: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock, Connect, send_until_visible
-from peagle.aws.ecr import PushedImage, document, record_push, record_resource
+from peagle.aws.ecr import document, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.runtime import Tail
 from peagle.catalog.schema import Catalog
@@ -349,9 +349,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         company=plan.company,
     )
     tagged, built = build_remotely(aws, order, say)
-    address = pinned(without_tag(tagged), built) if built else tagged
-    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), tagged, address)
-    return address
+    return pinned(without_tag(tagged), built) if built else tagged
 
 
 def no_images_in_sandbox(name: str) -> Unsupported:
@@ -375,8 +373,7 @@ def push_image(
     tags: Mapping[str, str] = {},
 ) -> str:
     """Push the image to ECR, whose new repository has ``tags``, or to ``registry``; returns its
-    address with digest. With ``aws``, the push is recorded for `peagle deploy`. Raises Unsupported
-    for the sandbox's ECR, which stores no images."""
+    address with digest. Raises Unsupported for the sandbox's ECR, which stores no images."""
     docker = Docker()
     repository, tag = parse_tag(image.name)
     if aws is None:
@@ -388,10 +385,7 @@ def push_image(
     # Images of a name that ends so have the same content.
     if digest and image.content and image.name.endswith(f"-{image.content[:DIGITS]}"):
         say(f"{address} exists already")
-        pushed = pinned(without_tag(address), digest)
-    elif aws.scope == "sandbox" and not registry:
+        return pinned(without_tag(address), digest)
+    if aws.scope == "sandbox" and not registry:
         raise no_images_in_sandbox(image.name)
-    else:
-        pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
-    record_push(aws, PushedImage(image.pair, image.baked), address, pushed)
-    return pushed
+    return push(docker, image.name, address, (ecr.login(aws, host),), progress)

@@ -23,7 +23,6 @@ from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.operation import rolling_step
 from peagle.store import home, read_json, write_json
 
 SOURCE = "AWS Pricing API"
@@ -153,9 +152,8 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
 
 
 QUOTA_CODES = frozenset(
-    {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-tight",
-     "quota-unknown", "quota-usage-unknown"}
-)  # fmt: skip
+    {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-unknown"}
+)
 """Findings about a quota; each check of the account replaces them."""
 
 MAX_ENDPOINTS = 200
@@ -177,14 +175,11 @@ class Quota:
 @dataclass(frozen=True)
 class QuotaNeed:
     """What a deployment needs: ``count`` instances in the end, and ``more`` than the running ones
-    in the meantime, beside those of ``endpoint``. ``may_roll``: its update may have another
-    rollout."""
+    in the meantime, beside those of ``endpoint``."""
 
     instance_type: str
     count: int
     more: int
-    is_update: bool = False
-    may_roll: bool = False
     endpoint: str | None = None
 
 
@@ -254,16 +249,12 @@ def quota_findings(
         fix = "look it up in the Service Quotas console; SageMaker rejects the endpoint if it is 0"
         return (warning("quota-unknown", _WHERE, message, fix),)
     used: dict[str, int] = {}
-    unknown: tuple[Finding, ...] = ()
     if quota.value >= need.count:
         try:
             used = instances_in_use(aws, need.instance_type, need.endpoint)
-        except PeagleError as failed:
-            value = f"the quota '{quota.name}' is {quota.value:g}"
-            message = f"{value}; its current use is unknown: {failed.message}"
-            listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
-            unknown = (note("quota-usage-unknown", _WHERE, message, listing),)
-    findings = (*unknown, *compare_quota(quota, used, need, aws.region, aws.in_sandbox))
+        except PeagleError:  # what is in use may not be listed
+            return ()
+    findings = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
     if findings or not at_plan:
         return findings
     message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
@@ -293,13 +284,6 @@ def compare_quota(
         yield error("quota-zero", _WHERE, f"{value}: no endpoint may use {need.instance_type}", fix)
     elif quota.value < need.count:
         yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
-    elif need.is_update and free < need.more:
-        message = f"the update needs {need.more} more meanwhile; {value}, and {_in_use(used)}"
-        if step := rolling_step(need.count, free) if need.may_roll else None:
-            options = f"--rollout rolling and rollout_step: {step.argument}"
-            sentence = f"use {options}, which needs {step.text} more, or {fix.sentence}"
-            fix = Fix(sentence, fix.command)
-        yield error("quota-tight", _WHERE, message, fix)
     elif free < need.more:
         message = f"{value} and {_in_use(used)}, so {free} of the {need.more} needed are available"
         fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)

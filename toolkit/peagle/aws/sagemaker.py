@@ -60,29 +60,18 @@ def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
 
 def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> None:
     """UpdateInferenceComponent to ``parameters``, which are those of CreateInferenceComponent. New
-    copies start before the earlier ones end, without a DeploymentConfig half at a time, and at most
-    half of the ``running`` ones."""
+    copies start before the earlier ones end, without a DeploymentConfig half of the ``running``
+    ones at a time."""
     keys = ("InferenceComponentName", "Specification", "RuntimeConfig")
     request = {key: parameters[key] for key in keys}
     copies = min(parameters["RuntimeConfig"]["CopyCount"], running)
     if "DeploymentConfig" in parameters:
-        request["DeploymentConfig"] = _within_half(parameters["DeploymentConfig"], copies)
+        request["DeploymentConfig"] = parameters["DeploymentConfig"]
     elif copies > 1:
         batch = {"Type": "COPY_COUNT", "Value": copies // 2}
         policy = {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}
         request["DeploymentConfig"] = {"RollingUpdatePolicy": policy}
     aws.call("sagemaker", "update_inference_component", **request)
-
-
-def _within_half(config: Mapping[str, Any], copies: int) -> dict[str, Any]:
-    """The DeploymentConfig with batches of at most half of the ``copies``, SageMaker's limit:
-    scaling may have chosen fewer than planned."""
-    policy = config["RollingUpdatePolicy"]
-    batch = policy["MaximumBatchSize"]
-    if batch["Type"] != "COPY_COUNT":
-        return dict(config)
-    size = {**batch, "Value": min(batch["Value"], max(1, copies // 2))}
-    return {**config, "RollingUpdatePolicy": {**policy, "MaximumBatchSize": size}}
 
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 
-Route = Literal["known", "none", "unknown"]
-"""Of a subnet to a destination: by a VPC endpoint or a NAT gateway, none, or through something that
-EC2 does not describe, such as a transit gateway or an appliance."""
-
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
-_HTTPS = 443
 
 
 @dataclass(frozen=True)
@@ -24,14 +19,6 @@ class Subnet:
 
     vpc: str
     free_addresses: int
-
-
-@dataclass(frozen=True)
-class SecurityGroup:
-    """A security group, and whether a rule lets requests to port 443 leave, wherever to."""
-
-    vpc: str
-    lets_https_out: bool
 
 
 def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
@@ -43,15 +30,10 @@ def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
     }
 
 
-def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, SecurityGroup]:
-    """Those of the groups that exist, by id. Raises AccessDenied and CloudError."""
+def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, str]:
+    """The VPCs of those of the groups that exist, by id. Raises AccessDenied and CloudError."""
     groups = _describe(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
-    return {
-        group["GroupId"]: SecurityGroup(
-            group.get("VpcId", ""), any(map(_allows_https, group["IpPermissionsEgress"]))
-        )
-        for group in groups
-    }
+    return {group["GroupId"]: group.get("VpcId", "") for group in groups}
 
 
 def _describe(
@@ -63,22 +45,9 @@ def _describe(
             yield from aws.call("ec2", operation, **{parameter: [resource_id]})[key]
 
 
-def _allows_https(rule: Mapping[str, Any]) -> bool:
-    ports = range(rule.get("FromPort", 0), rule.get("ToPort", 65535) + 1)
-    protocol = rule.get("IpProtocol")
-    return protocol == "-1" or (protocol == "tcp" and _HTTPS in ports)
-
-
-@dataclass(frozen=True)
-class Routes:
-    """The routes of one subnet: to S3, and to the internet."""
-
-    s3: Route
-    internet: Route
-
-
-def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]:
-    """The routes of the subnets of one VPC. Raises AccessDenied and CloudError."""
+def find_isolated(aws: Aws, vpc: str, subnets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of the subnets of one VPC without a route to S3, and those without one to the internet.
+    Raises AccessDenied and CloudError."""
     in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     tables = aws.call("ec2", "describe_route_tables", Filters=in_vpc)["RouteTables"]
     endpoints = aws.call("ec2", "describe_vpc_endpoints", Filters=in_vpc)["VpcEndpoints"]
@@ -93,24 +62,21 @@ def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]
             by_subnet[association.get("SubnetId")] = table
             if association.get("Main"):
                 main = table
-    routes = {}
-    for subnet in subnets:
-        table = by_subnet.get(subnet, main)
-        internet = _to_internet(table)
-        is_near = has_interface or table.get("RouteTableId") in with_gateway
-        routes[subnet] = Routes("known" if is_near else internet, internet)
-    return routes
+    used = {subnet: by_subnet.get(subnet, main) for subnet in sorted(subnets)}
+    closed = [
+        subnet
+        for subnet, table in used.items()
+        if not any(map(_leads_out, table.get("Routes") or ()))
+    ]
+    no_s3 = [name for name in closed if used[name].get("RouteTableId") not in with_gateway]
+    return [] if has_interface else no_s3, closed
 
 
-def _to_internet(table: Mapping[str, Any]) -> Route:
-    """SageMaker's network interfaces have no public address, so an internet gateway serves them
+def _leads_out(route: Mapping[str, Any]) -> bool:
+    """Whether it is a default route through a NAT gateway, or something that EC2 does not describe.
+    SageMaker's network interfaces have no public address: an internet gateway serves them
     nothing."""
-    for route in table.get("Routes") or ():
-        everywhere = {route.get("DestinationCidrBlock"), route.get("DestinationIpv6CidrBlock")}
-        if everywhere.isdisjoint(_EVERYWHERE) or route.get("State") == "blackhole":
-            continue
-        if route.get("NatGatewayId"):
-            return "known"
-        if not str(route.get("GatewayId", "")).startswith(("igw-", "local")):
-            return "unknown"
-    return "none"
+    everywhere = {route.get("DestinationCidrBlock"), route.get("DestinationIpv6CidrBlock")}
+    through = str(route.get("GatewayId", ""))
+    is_open = route.get("State") != "blackhole" and not through.startswith(("igw-", "local"))
+    return is_open and not everywhere.isdisjoint(_EVERYWHERE)

@@ -39,7 +39,7 @@ from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError, 
 from peagle.planning.operation import adapt_rollout, cost_text
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
-from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
+from peagle.render.alarms import alarm_name, rollback_alarm_names
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS, deployment_config
 from peagle.s3uri import S3Uri
@@ -86,7 +86,6 @@ def deploy(
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
     if scales and (wait or change == "scale"):
         resources.SCALING.register(context, plan.scaling)
-        scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": plan}))
     if wait:
@@ -341,7 +340,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     existing: dict[str, str] = {}
     with suppress(AccessDenied):
         existing = sagemaker.read_tags(aws, description[f"{kind}Arn"])
-    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, resources.SCALING_TAG}
+    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS}
     tags = [
         {"Key": key, "Value": existing[key]} for key in sorted(kept) if not key.startswith("aws:")
     ]
@@ -426,7 +425,7 @@ def _rolled_back(
         return None
     fix = Fix("look at what the alarm watches", ("peagle", "status", live.name))
     if fired[0] == alarm_name(plan.name, "acceptance"):
-        fix = Fix("switch speculation off", without_speculation(plan))
+        fix = Fix("switch speculation off with --no-speculation")
     return RolledBackOnAlarm(
         f"the update was rolled back on the alarm {' and '.join(fired)}: the earlier configuration "
         f"{live.revision} serves again",

@@ -24,11 +24,10 @@ from peagle.deploy import apply, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import make_plan_request, make_revision_request, prove_request
-from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, SCALING, remove
+from peagle.deploy.resources import CONFIG, MODEL, SCALING
 from peagle.deploy.scaling import End, planned_end, set_end
-from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
+from peagle.deploy.state import Deployment, Revision, RunningComparison
 from peagle.errors import (
-    CloudError,
     EngineError,
     Fix,
     NotFound,
@@ -39,8 +38,6 @@ from peagle.errors import (
 )
 from peagle.options import Options
 from peagle.planning import Plan
-from peagle.render.alarms import alarm_name
-from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT, deploy_command, reproduce_options
 
 _LIMIT = {"ttl", "budget", "no_limit"}
@@ -183,13 +180,6 @@ def start_comparison(
     comparison = comparison.model_copy(update={"candidate": proved_candidate, "since": since})
     context.change(comparison=comparison, failure=None)
     _set_share(context, share)
-    serving = context.record.serving
-    try:  # the dashboard of the plan in service shows the candidate too
-        if serving and serving.plan and has_dashboard(serving.plan):
-            body = dashboard_body(serving.plan, {revisions.CANDIDATE: desired.plan})
-            DASHBOARD.put(context, serving, dashboard_name(name, serving.plan.region), body)
-    except CloudError as error:
-        context.notice(f"the dashboard does not show the candidate: {error.message}")
     return context.record
 
 
@@ -230,32 +220,8 @@ def _put_candidate(
     # The first variant keeps its type, so that its scaling goes on.
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
     both = both.model_copy(update={"served": kept})
-    _rest_acceptance_alarm(context, desired.revision.served)
     apply.put_endpoint(context, both, request)
     return apply.wait_in_service(context, both, request)
-
-
-def mixes_drafts(record: Deployment, candidate: Served) -> bool:
-    """Whether the acceptance alarm would count the tokens of both variants."""
-    name = alarm_name(record.name, "acceptance")
-    both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
-    return both and any(alarm.name == name for alarm in record.of_type("Alarm"))
-
-
-def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> None:
-    """Remove the acceptance alarm where it would count both; the plan that serves alone afterwards
-    creates it again. Without permission, or without that plan, it stays."""
-    record, name = context.record, alarm_name(context.record.name, "acceptance")
-    if not mixes_drafts(record, candidate):
-        return
-    try:
-        if record.serving and record.serving.plan:
-            remove(context, record.serving.resource("Alarm", name))
-            return
-        reason = "another machine has the plan that creates it again"
-    except CloudError as error:
-        reason = error.message
-    context.notice(f"{name} counts the drafts of both plans together: {reason}")
 
 
 def change_share(context: DeploymentContext, share: float) -> Deployment:
@@ -297,7 +263,7 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     record = context.record
     revisions.require_own(record)
     candidate = revisions.required_comparison(record).candidate
-    end = planned_end(context, candidate, keeps_bounds=True)
+    end = planned_end(context, candidate)
     plan, before = candidate.plan, record.serving
     if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
         before = record.previous

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from peagle.aws import prices, s3, sagemaker, vpc
 from peagle.aws.client import Aws
-from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
 from peagle.aws.iam import Role, find_role, presence_findings, role_findings
 from peagle.aws.s3 import Upload, default_bucket
@@ -80,9 +79,6 @@ ROLE_ACTIONS = (
 )  # fmt: skip
 """What SageMaker does with the role to attach containers to a VPC: "Execution role permissions" of
 CreateModel in SageMaker's documentation."""
-
-_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
-"""The settings of a deployment that a company prescribes."""
 
 Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
@@ -192,19 +188,15 @@ def required_change(
 
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
-    """The plan with AWS's own price where the catalogue has none for the region."""
+    """The plan with AWS's own price where the catalogue has none for the region; without either,
+    the plan's own findings say so."""
     doubts = [finding for finding in plan.findings if finding.code in _PRICE_CODES]
-    is_known = plan.price_per_hour_usd is not None
-    if is_known and not doubts:
+    if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
     with suppress(PeagleError):
         if price := prices.hosting_prices(aws).price(plan.instance_type):
             return _priced(plan, price), []
-    if is_known:
-        return plan, doubts
-    message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
-    fix = "look up the price, then add --accept-unknown-price"
-    return plan, [warning("price-unknown", "price", message, fix)]
+    return plan, doubts
 
 
 def _priced(plan: Plan, price: Price) -> Plan:
@@ -323,22 +315,16 @@ def preflight(
         for bucket_of_weights in {upload.bucket for upload in desired.uploads}:
             s3.bucket_exists(aws, bucket_of_weights)  # refuses one of another account or region
         findings += _capture_findings(aws, plan)
-        findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
+        findings += [*mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += _topic_findings(aws, plan)
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, as_candidate))
-    lost = [c for c in changes if c.setting in _PRESCRIBED and c.before and not c.after]
-    if is_update and lost:
-        message = "the update leaves out what the deployment has: "
-        message += "; ".join(change.text for change in lost)
-        fix = f"set {' and '.join(change.setting for change in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].setting, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
-        usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
+        usd = highest_price(aws, record, desired.revision, live)
     return Preflight(
         desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd,
         count if change in ("create", "update") or live is None else live.desired_count,
@@ -448,10 +434,7 @@ def _quota(
 ) -> tuple[Finding, ...]:
     """About ``count`` instances, and ``more`` during an update. A new endpoint does not count
     against itself. A quota below the maximum of scaling is a warning."""
-    if more:
-        need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
-    else:
-        need = prices.QuotaNeed(plan.instance_type, count, count, endpoint=plan.name)
+    need = prices.QuotaNeed(plan.instance_type, count, more or count, None if more else plan.name)
     findings = tuple(prices.quota_findings(aws, need, instances))
     if plan.scaling is None or errors(findings):
         return findings
@@ -473,7 +456,7 @@ def _candidate_quota(
     together = Counter({plan.instance_type: plan.instance_count})
     together[record.current.served.instance_type] += live.running.get(VARIANT, 0)
     for instance_type, count in together.items():
-        need = prices.QuotaNeed(instance_type, count, count, is_update=True)
+        need = prices.QuotaNeed(instance_type, count, count)
         yield from prices.quota_findings(aws, need, instances)
 
 
@@ -488,7 +471,7 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
         groups = vpc.find_security_groups(aws, company.security_groups)
         missing = [name for name in company.subnets if name not in subnets]
         missing += [name for name in company.security_groups if name not in groups]
-        vpcs = sorted({s.vpc for s in subnets.values()} | {g.vpc for g in groups.values()})
+        vpcs = sorted({subnet.vpc for subnet in subnets.values()} | {*groups.values()})
         if missing or len(vpcs) > 1:
             message = f"{aws.region} has no {' and no '.join(missing)} in account {aws.account}"
             if not missing:
@@ -501,12 +484,7 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
             yield error("network-full", "subnets", message, "name larger subnets")
         # SageMaker places instances in any of the subnets: each needs a route to what is needed.
         needed = destinations(plan.environment, company.network_isolation)
-        ways: dict[str, dict[str, str]] = {}
-        if needed.s3 or needed.internet:
-            routes = vpc.find_routes(aws, vpcs[0], company.subnets)
-            ways[needed.s3] = {name: route.s3 for name, route in routes.items()}
-            ways[needed.internet] = {name: route.internet for name, route in routes.items()}
-            ways.pop("", None)
+        no_s3, closed = vpc.find_isolated(aws, vpcs[0], company.subnets)
     except CloudError as failed:
         yield warning(
             "network-unknown", "subnets",
@@ -516,31 +494,16 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
             "DescribeVpcEndpoints to these credentials, or check with others",
         )  # fmt: skip
         return
-    # Ports of outbound rules count, not their destinations; network ACLs are not looked at.
-    if not any(group.lets_https_out for group in groups.values()):
-        message = f"no rule of {', '.join(sorted(groups))} lets requests to port 443 leave"
-        fix = "add an outbound rule for TCP 443, to 0.0.0.0/0 or to the prefix list of S3"
-        yield error("network-blocked", "security_groups", message, fix)
-    for what, by_subnet in ways.items():
-        without, unknown = (
-            ", ".join(sorted(name for name, route in by_subnet.items() if route == kind))
-            for kind in ("none", "unknown")
-        )
-        if without:
-            fix = (
-                "add a NAT gateway to its routes (an internet gateway serves no container), or "
-                "copy the weights to S3 with peagle weights sync and use --model-source"
-            )
-            if what == needed.s3:
-                fix = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
-            message = f"there is no route to {what} from {without}"
+    # Security groups and network ACLs are not looked at.
+    to_s3 = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
+    to_internet = (
+        "add a NAT gateway to its routes (an internet gateway serves no container), or copy the "
+        "weights to S3 with peagle weights sync and use --model-source"
+    )
+    for what, without, fix in ((needed.s3, no_s3, to_s3), (needed.internet, closed, to_internet)):
+        if what and without:
+            message = f"there is no route to {what} from {', '.join(without)}"
             yield error("network-unreachable", "subnets", message, fix)
-        if unknown:
-            message = (
-                f"not known whether {what} can be reached from {unknown}: the default route leads "
-                "to something other than a NAT gateway"
-            )
-            yield warning("network-unknown", "subnets", message, "check where it leads")
 
 
 def _role_access_findings(

@@ -15,7 +15,7 @@ from typing import Any
 from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Busy, Missing
-from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
+from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.diff import Change
 from peagle.deploy.kinds import (
@@ -56,9 +56,6 @@ from peagle.s3uri import S3Uri
 from peagle.text import counted, json_object
 from peagle.weights.bucket import Bucket as S3Bucket
 from peagle_serve.contract import is_s3_uri
-
-SCALING_TAG = "peagle:scaling"
-"""Tag of an endpoint configuration: what other machines need to return to it."""
 
 _SCALING = "application-autoscaling"
 
@@ -479,10 +476,8 @@ class OwnedResource(Kind):
         self.type, self.noun = kind, noun
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        tags, clock = [revision.tag], context.clock
-        if self.type == "EndpointConfig" and revision.plan:
-            tags.append(scaling_tag(revision.plan.scaling))
-        sagemaker.create(context.aws, self.type, name, dict(body), context.record.id, tags, clock)
+        tags, owner = [revision.tag], context.record.id
+        sagemaker.create(context.aws, self.type, name, dict(body), owner, tags, context.clock)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> bool:
         owner = sagemaker.owner(context.aws, self.type, resource.name)
@@ -512,12 +507,6 @@ class OwnedEndpoint(OwnedResource):
             message = f"another client is changing endpoint {resource.name}: {error.message}"
             fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
             raise CloudError(message, fix, "endpoint-not-deleted") from error
-
-
-def scaling_tag(scaling: Scaling | None) -> Tag:
-    """The tag of a configuration with the scaling of its plan: bounds, target and cooldowns."""
-    numbers = scaling.model_dump(exclude_none=True).values() if scaling else ("none",)
-    return {"Key": SCALING_TAG, "Value": "/".join(map(str, numbers))}
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:

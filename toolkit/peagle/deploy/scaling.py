@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove
+from peagle.deploy.resources import ROLE, SCALING, SCHEDULE, remove
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -128,20 +128,12 @@ def end_scaling_for_new_type(
 
 
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """Register the scaling of a kept revision: that of its plan, or of the tag of its configuration
-    if another machine has the plan. Without one, what our own plans registered ends, and that of
-    ``peagle scale`` stays."""
+    """Register the scaling of a kept revision. Without one, what our own plans registered ends, and
+    that of ``peagle scale`` stays, as all does where another machine has the plan."""
     aws, after = context.aws, _read_scaling(revision)
     if revision.plan is None:
-        try:
-            config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
-            value = sagemaker.read_tags(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
-            if value != _NONE:
-                fields = zip(Scaling.model_fields, value.split("/"), strict=False)
-                after = Scaling.model_validate_strings(dict(fields))
-        except (AccessDenied, Missing, ValueError):
-            context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
-            return
+        context.say("Scaling", f"stays: another machine has the plan of {revision.name}")
+        return
     registered = None
     if after is None and any(
         each.plan is None or each.plan.scaling for each in context.record.revisions
@@ -344,10 +336,10 @@ class End:
     budget_usd: float | None = None
 
 
-def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bool = False) -> End:
+def planned_end(context: DeploymentContext, revision: Revision) -> End:
     """When the deployment ends once ``revision`` is applied now. A plan without a limit keeps the
-    end, or moves it to an earlier time at a higher price. ``keeps_bounds``: scaling stays as
-    registered if the plan has none. Raises Refused for an end that has passed."""
+    end, or moves it to an earlier time at a higher price. Raises Refused for an end that has
+    passed."""
     record, now = context.record, context.clock.now()
     limit = revision.plan.limit if revision.plan else None
     if limit is None and record.ends_at is None:
@@ -359,7 +351,7 @@ def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bo
         live = of_variant(live, VARIANT)
     price, budget = None, limit.budget_usd if limit else record.budget_usd
     if budget is not None:
-        price = highest_price(context.aws, record, revision, live, keeps_bounds)
+        price = highest_price(context.aws, record, revision, live)
     if limit is not None:
         ends_at = end_time(limit, price, now)
         return End(ends_at, budget) if ends_at is not None else End()
@@ -387,10 +379,10 @@ def _end_at_price(record: Deployment, usd_per_hour: float | None, now: float) ->
 
 
 def highest_price(
-    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
+    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None
 ) -> float | None:
     """USD per hour at the most instances that ``live`` may have once it serves ``revision``: by its
-    plan, else by what is registered if that stays."""
+    plan, else by what is registered, which may stay."""
     served = revision.served
     if after := _read_scaling(revision):
         return served.with_instances(after.max_instances).usd_per_hour
@@ -398,11 +390,10 @@ def highest_price(
         return served.usd_per_hour
     is_served = revision.name == live.revision
     most = live.instance_count if is_served else count_at_update(aws, record, revision, live)
-    if keeps_bounds or not _planned_before(record):
-        with suppress(AccessDenied):
-            if bounds := autoscaling.registered(aws, live.name, policies=False):
-                per_instance = served.per_instance if bounds.scales_copies else 1
-                most = max(most, math.ceil(bounds.maximum / per_instance))
+    with suppress(AccessDenied):
+        if bounds := autoscaling.registered(aws, live.name, policies=False):
+            per_instance = served.per_instance if bounds.scales_copies else 1
+            most = max(most, math.ceil(bounds.maximum / per_instance))
     return served.with_instances(most).usd_per_hour
 
 

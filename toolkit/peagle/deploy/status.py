@@ -440,53 +440,31 @@ def reported_warm_start(
 def read_endpoint_usage(
     aws: Aws, record: Deployment, window_seconds: float = WINDOW_SECONDS
 ) -> Usage:
-    """The use in the last ``window_seconds``, or since the endpoint was created. During a
-    comparison, each variant has its own numbers. What may not be read is missing, and the notes say
-    so."""
+    """The use in the last ``window_seconds``, or since the endpoint was created; not that of the
+    candidate in a comparison. What may not be read is missing, and the notes say so."""
     now = time.time()
     live = sagemaker.describe(aws, record.name)
     window_seconds = min(window_seconds, max(now - live.created, 1.0)) if live else window_seconds
     revision = revisions.shown_revision(record, live)
     copies = revision.served.copies is not None
     notes: list[str] = []
-    logs = _statistics(aws, record.name, now - window_seconds, copies, notes)
-    comparison = revisions.compares_now(record, live)
-    whole = Usage(
+    statistics = _statistics(aws, record.name, now - window_seconds, copies, notes)
+    price = usd_per_hour_now(record, live)
+    if live and revisions.compares_now(record, live):
+        notes.append("the candidate is not counted; the command compare reports on both plans")
+        price = revisions.compute_usd_per_hour(record, live)[VARIANT]
+        live = revisions.of_variant(live, VARIANT)
+    usage = Usage(
         name=record.name,
         where="sandbox" if aws.in_sandbox else "aws",
         state=decide_state(record, live),
         at=now,
         window_seconds=window_seconds,
         instances=live.instance_count if live else 0,
-        usd_per_hour=usd_per_hour_now(record, live),
+        usd_per_hour=price,
     )
-    dimensions = metric_dimensions(record.name, copies)
-    if live is None or comparison is None:
-        used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
-        return replace(used, notes=tuple(notes))
-    prices = revisions.compute_usd_per_hour(record, live)
-    variants = []
-    for name, share, its_revision in (
-        (VARIANT, 1 - comparison.share, revision),
-        (revisions.CANDIDATE, comparison.share, comparison.candidate),
-    ):
-        running, price = live.running.get(name, 0), prices[name]
-        part = replace(whole, variant=name, share=share, instances=running, usd_per_hour=price)
-        its_dimensions = {**dimensions, "VariantName": name}
-        variants.append(_used(aws, part, its_revision, its_dimensions, logs[name], notes))
-    # Only sums: times, shares and acceptance are those of one plan.
-    totals: dict[str, Any] = {}
-    for number in ("requests_per_minute", "running", "waiting", "tokens_per_second"):
-        values = [getattr(variant, number) for variant in variants]
-        measured = [value for value in values if value is not None]
-        totals[number] = sum(measured) if measured else None
-    return replace(
-        whole,
-        **totals,
-        usd_per_million_tokens=usd_per_million(whole.usd_per_hour, totals["tokens_per_second"]),
-        variants=tuple(variants),
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    used = _used(aws, usage, revision, metric_dimensions(record.name, copies), statistics, notes)
+    return replace(used, notes=tuple(notes))
 
 
 def _used(
@@ -596,11 +574,9 @@ def log_seconds(served: Served, in_sandbox: bool) -> float:
     )
 
 
-def _statistics(
-    aws: Aws, name: str, start: float, copies: bool, notes: list[str]
-) -> dict[str, LogStatistics]:
-    """Variant -> the statistics of its instances; those of copies are the first variant's."""
-    by_variant = {VARIANT: LogStatistics(), revisions.CANDIDATE: LogStatistics()}
+def _statistics(aws: Aws, name: str, start: float, copies: bool, notes: list[str]) -> LogStatistics:
+    """The statistics of the instances of the first variant, or of all copies."""
+    statistics = LogStatistics()
     events = aws.items(
         "logs", "filter_log_events", "events", logGroupName=log_group(name, copies),
         startTime=int(start * 1000), filterPattern=_LINES,
@@ -608,11 +584,10 @@ def _statistics(
     try:
         for event in events:
             stream = event["logStreamName"]
-            is_second = not copies and stream.startswith(f"{revisions.CANDIDATE}/")
-            statistics = by_variant[revisions.CANDIDATE if is_second else VARIANT]
-            statistics.add(stream, event["timestamp"] / 1000, event["message"])
+            if copies or not stream.startswith(f"{revisions.CANDIDATE}/"):
+                statistics.add(stream, event["timestamp"] / 1000, event["message"])
     except Missing:
         notes.append("the endpoint has no log yet")
     except AccessDenied as denied:
         notes.append(f"ITL, KV cache, acceptance and tokens are unknown: {denied.message}")
-    return by_variant
+    return statistics

@@ -37,8 +37,7 @@ class Usage:
     """The use of a deployment or a local engine in the last ``window_seconds``. A number is
     ``None`` where it is unknown. Times are seconds, shares 0 to 1, ``at`` epoch seconds;
     ``running`` and ``waiting`` are requests at the end of the window; ``ttft`` and ``itl`` as in
-    vLLM; ``variants`` are those of a comparison, each with its ``share``; ``notes`` say why numbers
-    are missing."""
+    vLLM; ``notes`` say why numbers are missing."""
 
     name: str
     where: str
@@ -62,9 +61,6 @@ class Usage:
     acceptance_floor: float | None = None
     usd_per_hour: float | None = None
     usd_per_million_tokens: float | None = None
-    variant: str | None = None
-    share: float | None = None
-    variants: tuple[Usage, ...] = ()
     notes: tuple[str, ...] = ()
 
     @field_serializer("at")

@@ -187,14 +187,6 @@ def _default_step(kind: RolloutKind, instance_count: int) -> Step | None:
     return Step(value=sizes[kind], unit="instances") if kind in sizes else None
 
 
-def rolling_step(count: int, free: int) -> Step | None:
-    """The largest step of a rolling update of ``count`` instances that takes at most ``free`` more
-    instances; ``None`` where none fits."""
-    least, most = _SHARES["rolling"]
-    largest = min(free, count * most // 100)
-    return Step(value=largest, unit="instances") if largest >= max(1, count * least / 100) else None
-
-
 def alarms_for(options: Options, floor: float | None) -> tuple[AlarmKind, ...]:
     """The alarms that a new revision has to pass; ``floor`` is the least acceptance length, if the
     plan speculates."""

@@ -306,11 +306,6 @@ class Step(Frozen):
         noun = {"instances": "instance", "copies": "copy"}[self.unit]
         return f"{self.value} {self.unit if self.value > 1 else noun}"
 
-    @property
-    def argument(self) -> str:
-        """As on the command line."""
-        return f"{self.value}{'%' if self.unit == 'percent' else ''}"
-
     def instances(self, count: int) -> int:
         """The step as a number of ``count`` instances, or copies, at least one."""
         if self.unit != "percent":

@@ -15,8 +15,6 @@ Names of alarms contain the endpoint's, so that an update changes its alarms in 
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +23,7 @@ from peagle.planning.plan import AlarmKind, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, prefixed_name
 from peagle.proof import MIN_DRAFTS
 from peagle.protocol import log_group
-from peagle.render.requests import DEPLOYMENT_TAG, VARIANT, deploy_command
+from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
 from peagle.text import json_number
 from peagle_serve.logs import ACCEPTED_FIELD, DRAFTED_FIELD
 
@@ -130,33 +128,12 @@ def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:
     return tuple(alarm_name(plan.name, kind) for kind in kinds)
 
 
-def without_speculation(plan: Plan) -> tuple[str, ...]:
-    """The command that switches speculation off, and leaves the rest of the plan and the end time
-    of the deployment; empty where ``deploy_command`` is."""
-    options = plan.options.model_copy(
-        update={**dict.fromkeys(("rollout", "ttl", "budget")), "no_limit": False}
-    )
-    without = dict.fromkeys(("speculation", "drafter", "rollout", "limit"))
-    words = deploy_command(plan.model_copy(update={**without, "options": options}))
-    if words and "--no-speculation" not in words:  # the user's own target has no drafter
-        words = (*words, "--no-speculation")
-    if len(shlex.join(words)) <= 850:  # of a description's 1,024 characters
-        return words
-    target = plan.pair.partition("+")[0]
-    of_plan = ("--name", plan.name, "--region", plan.region)
-    return ("peagle", "deploy", target, "--no-speculation", *of_plan)
-
-
-def _alarm_text(
-    kind: AlarmKind, threshold: float, copies: bool, command: Sequence[str], owner: str
-) -> str:
-    """The description of an alarm; ``command`` switches speculation off, in the files of the
-    template that is the ``owner``, which then applies them."""
+def _alarm_text(kind: AlarmKind, threshold: float, copies: bool) -> str:
+    """The description of an alarm."""
     if kind == "acceptance":
-        then = f", then {owner}" if owner else ""
-        how = shlex.join(command) or "set no_speculation: true in peagle.yaml"
         return (
-            f"The acceptance length is below {threshold:g}. To switch speculation off: {how}{then}"
+            f"The acceptance length is below {threshold:g}. To switch speculation off, plan and "
+            "apply again with --no-speculation"
         )
     if kind == "load":
         each = "copy" if copies else "instance"
@@ -172,35 +149,20 @@ def _alarm_text(
     return f"More than {threshold:.0%} of the requests end with a 5xx status"
 
 
-_APPLY = {
-    "cloudformation": "update the stack with that template",
-    "cdk": "cdk deploy",
-    "terraform": "terraform apply",
-}
-"""Format -> how its owner applies a rendered plan. No format has a parameter that switches
-speculation off: variables of the container, weights and alarms change together."""
-
-
-def alarms(plan: Plan, config: str, format: str = "") -> tuple[dict[str, Any], ...]:
+def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
     """The parameters of PutMetricAlarm for each alarm of the plan; ``config`` is the name of the
-    endpoint configuration that the update brings. Rendered as ``format``, the alarms belong to a
-    template or script: `peagle deploy` would refuse to change its endpoint."""
+    endpoint configuration that the update brings."""
     topic = plan.observe.alarm_topic if plan.observe else None
     undoing = plan.rollout.alarms if plan.rollout else ()
     made = []
     for kind in alarm_kinds(plan):
         # With a rollout, an alarm is about all instances, also in a comparison.
         alarm = _alarm(plan, kind, config if kind in undoing else "")
-        command = without_speculation(plan) if kind == "acceptance" else ()
-        if format and command:
-            command = ("peagle", "render", format, *command[2:], "-o", "FOLDER", "--force")
-        owner = _APPLY[format] if format else ""
-        copies = plan.copies is not None
         made.append(
             {
                 "AlarmName": alarm_name(plan.name, kind),
                 "EvaluationPeriods": _EVALUATION_PERIODS,
-                "AlarmDescription": _alarm_text(kind, alarm["Threshold"], copies, command, owner),
+                "AlarmDescription": _alarm_text(kind, alarm["Threshold"], plan.copies is not None),
                 **alarm,
                 "TreatMissingData": "notBreaching",
                 "Tags": [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list],

@@ -3,14 +3,12 @@
 Requests, errors and TTFT are SageMaker's metrics. ITL, KV cache, acceptance, tokens and their cost
 are queries of the endpoint's log, since a metric filter cannot take the number out of ``35.2%,``;
 so they are the same for AWS's image and for the toolkit's, whose lines are JSON. A log stream is
-called ``<variant>/<instance>``, so that each variant has its own numbers.
+called ``<variant>/<instance>``: a candidate of a comparison is not counted.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Mapping
 from typing import Any
 
 from peagle.engine_log import log_interval
@@ -42,21 +40,16 @@ def dashboard_name(endpoint: str, region: str) -> str:
     return f"{prefixed_name(endpoint)}-{region}"
 
 
-def dashboard_body(plan: Plan, others: Mapping[str, Plan] | None = None) -> dict[str, Any]:
-    """The body of PutDashboard. ``others`` are the plans of other variants of the endpoint, by
-    their names: each variant has its own charts, below a heading."""
-    widgets: list[dict[str, Any]] = []
-    y = 0
-    for variant, each in {VARIANT: plan, **(others or {})}.items():
-        place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
-        properties = {"markdown": _heading(each, variant)}
-        widgets.append({"type": "text", **place, "properties": properties})
-        for index, chart in enumerate(_charts(each, variant)):
-            row, column = divmod(index, 24 // _WIDTH)
-            top = y + _HEADING + row * _HEIGHT
-            place = {"x": column * _WIDTH, "y": top, "width": _WIDTH, "height": _HEIGHT}
-            widgets.append({**chart, **place})
-        y = widgets[-1]["y"] + _HEIGHT
+def dashboard_body(plan: Plan) -> dict[str, Any]:
+    """The body of PutDashboard: a heading, and the charts of the plan's variant."""
+    place = {"x": 0, "y": 0, "width": 24, "height": _HEADING}
+    properties = {"markdown": _heading(plan)}
+    widgets: list[dict[str, Any]] = [{"type": "text", **place, "properties": properties}]
+    for index, chart in enumerate(_charts(plan)):
+        row, column = divmod(index, 24 // _WIDTH)
+        top = _HEADING + row * _HEIGHT
+        place = {"x": column * _WIDTH, "y": top, "width": _WIDTH, "height": _HEIGHT}
+        widgets.append({**chart, **place})
     return {"widgets": widgets}
 
 
@@ -65,22 +58,20 @@ def dashboard_text(plan: Plan) -> str:
     return json.dumps(dashboard_body(plan), ensure_ascii=False)
 
 
-def _heading(plan: Plan, variant: str) -> str:
-    price, is_first = plan.price_per_hour_usd, variant == VARIANT
+def _heading(plan: Plan) -> str:
+    price = plan.price_per_hour_usd
     cost = f"{format_usd(price)} per hour" if price is not None else "price unknown"
     speculation = k_text(plan.speculation.k if plan.speculation else None)
     copies = f" with {plan.engines} copies" if plan.copies else ""
-    command = ("peagle", "top" if is_first else "compare", plan.name)
-    live = "Live in a terminal" if is_first else "With confidence intervals"
     return (
-        f"# {plan.name}{'' if is_first else f', {variant}'}\n"
+        f"# {plan.name}\n"
         f"{portable_pair(plan.pair)} on {plan.instance_count} x {plan.instance_type}{copies}, "
-        f"{speculation}, {cost}. {live}: `{shlex.join(command)}`"
+        f"{speculation}, {cost}. Live in a terminal: `peagle top {plan.name}`"
     )
 
 
-def _charts(plan: Plan, variant: str) -> list[dict[str, Any]]:
-    """The charts of one variant of a plan's endpoint, or of the copies on it."""
+def _charts(plan: Plan) -> list[dict[str, Any]]:
+    """The charts of the plan's variant, or of the copies on its endpoint."""
     engine, per_engine = ("copy", "Copy") if plan.copies else ("instance", "Instance")
     common = {"region": plan.region, "view": "timeSeries"}
     interval = f"{log_interval(plan.environment):g}"
@@ -89,7 +80,7 @@ def _charts(plan: Plan, variant: str) -> list[dict[str, Any]]:
         options: dict[str, Any] = {"stat": stat, "label": label}
         if hidden:  # an expression uses it by its id
             options |= {"id": label, "visible": False}
-        pairs = metric_dimensions(plan.name, plan.copies is not None, variant).items()
+        pairs = metric_dimensions(plan.name, plan.copies is not None).items()
         return [METRIC_NAMESPACE, name, *(word for pair in pairs for word in pair), options]
 
     def chart(title: str, *metrics: list[Any]) -> dict[str, Any]:
@@ -97,7 +88,7 @@ def _charts(plan: Plan, variant: str) -> list[dict[str, Any]]:
         return {"type": "metric", "properties": {"title": title, **common, **shown}}
 
     def query(title: str, lines: str, stats: str, more: str = "") -> dict[str, Any]:
-        of_variant = "" if plan.copies else f' | filter @logStream like "{variant}/"'
+        of_variant = "" if plan.copies else f' | filter @logStream like "{VARIANT}/"'
         text = f"SOURCE '{log_of(plan)}' | {lines}{of_variant}{more} | stats {stats}"
         return {"type": "log", "properties": {"title": title, **common, "query": text}}
 

@@ -52,7 +52,7 @@ def values(plan: Plan, owner: str) -> dict[str, Any]:
         *container.get("AdditionalModelDataSources", []),
     ]
     undoing = plan.rollout.alarms if plan.rollout else ()
-    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME, owner), strict=True)
+    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME), strict=True)
     dashboard = capture = end = None
     if has_dashboard(plan):
         name = dashboard_name(plan.name, plan.region)

@@ -54,8 +54,7 @@ PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-
 CHANGED = "weights-changed"
 WEIGHTS_CODES = frozenset(
     {PARTIAL, MISSING, NOT_CHECKED, CHANGED, "weights-of-another-pair", "vocabulary-not-there",
-     "weights-elsewhere", "folder-keys", "foreign-objects", "weights-not-pinned", "warm-not-there",
-     "warm-too-many"}
+     "weights-elsewhere", "folder-keys", "foreign-objects", "weights-not-pinned", "warm-not-there"}
 )  # fmt: skip
 """All findings of this module: ``deploy`` looks again and replaces the plan's."""
 
@@ -261,23 +260,15 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> tuple[Plan, t
             f"without {MANIFEST}, later changes of these weights are not detected",
             Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
         ))  # fmt: skip
-    folder = place.part_uri(WARM_FOLDER)
     if gone := [archive for archive in pins.warm if archive not in archives]:
         findings.append(warning(
-            "warm-not-there", folder,
+            "warm-not-there", place.part_uri(WARM_FOLDER),
             f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
             "omit warm_sha256: deploy then pins what is there",
         ))  # fmt: skip
     warm = pins.warm
     if not (pins.warm or pins.any_warm):
         warm = archives[:MAX_ARCHIVES]
-        if len(archives) > MAX_ARCHIVES:
-            findings.append(warning(
-                "warm-too-many", folder,
-                f"{len(archives)} archives are there, and a plan pins {MAX_ARCHIVES}; starts that "
-                "need another one are cold",
-                Fix("remove some", ("peagle", "weights", "list", place.uri)),
-            ))  # fmt: skip
     pins = pins.model_copy(update={"weights": pins.weights or manifest, "warm": warm})
     return with_pins(plan, pins), tuple(findings)
 

@@ -13,7 +13,6 @@ from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.view.console import Fact, print_facts, print_findings, print_line, print_status
 from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
 from peagle.cli.view.watch import measured, second_turn_text
-from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.kinds import EXISTS
 from peagle.deploy.preflight import Preflight
@@ -225,7 +224,6 @@ def show_candidate(
     elif added is not None and now is not None:
         price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
-    suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
     facts = (
         ("pair", plan.pair),
@@ -234,7 +232,6 @@ def show_candidate(
         ("share", f"{share:.1%} of the requests"),
         ("price", price),
         ("change", f"two variants; while they start, SageMaker runs {more} more"),
-        ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
         ("promote", f"only then this plan's {AT_PROMOTION} apply"),
     )
     print_facts(facts)

@@ -235,25 +235,17 @@ _BELOW = ", below the floor"
 
 
 def usage_screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen; several variants stand one below the other."""
+    """The lines of one screen."""
     instances = f"{usage.instances} x {usage.instance_type}" if usage.instance_type else ""
-    instances = f"{len(usage.variants)} variants" if usage.variants else instances
     place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
     over = f"last {format_duration(usage.window_seconds)}"
     state = ", ".join(filter(None, (usage.state, instances, place, over)))
     lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
     lines.append("")
-    for part in usage.variants or (usage,):
-        if usage.variants:
-            lines.append(f"{part.variant}: {part.instances} x {part.instance_type}")
-        for fact in _usage_facts(part, width - LABEL - 2):
-            is_low = fact[0] == "acceptance" and _BELOW in fact[1]
-            shown = fact_lines([fact], width)
-            lines += (click.style(line, fg="red") if is_low else line for line in shown)
-    if usage.variants:  # whose times and acceptance are those of one plan
-        facts = dict(_usage_facts(usage, 0))
-        texts = (facts[label] for label in ("requests", "in progress", "cost"))
-        lines += fact_lines([("together", "; ".join(texts))], width)
+    for fact in _usage_facts(usage, width - LABEL - 2):
+        is_low = fact[0] == "acceptance" and _BELOW in fact[1]
+        shown = fact_lines([fact], width)
+        lines += (click.style(line, fg="red") if is_low else line for line in shown)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
@@ -263,8 +255,6 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     def number(value: float | None, shown: str, scale: float = 1.0) -> str:
         return _UNKNOWN if value is None else shown.format(value * scale)
 
-    if usage.share is not None:
-        yield "share", f"{usage.share:.1%} of the requests"
     requests, by_minute = number(usage.requests_per_minute, "{:.1f} per minute"), ""
     if len(usage.requests_by_minute) > 1:  # the newest minute is the last bar
         most = max(usage.requests_by_minute) or 1.0

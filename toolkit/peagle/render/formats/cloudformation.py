@@ -308,7 +308,7 @@ def _scaling(plan: Plan) -> dict[str, Any]:
 def _observability(plan: Plan) -> dict[str, Any]:
     """Alarms, metric filters, log and dashboard, as far as the plan has them."""
     resources = {}
-    made = alarms(plan, CONFIG_NAME, "cloudformation")
+    made = alarms(plan, CONFIG_NAME)
     for kind, alarm in zip(alarm_kinds(plan), made, strict=True):
         if "AlarmActions" in alarm:
             topic = [{"Ref": "AlarmTopicArn"}]
