@@ -97,17 +97,10 @@ class WorkloadVerdict(Frozen):
         return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
-class VerdictChange(Frozen):
-    """What would change the verdict: another acceptance, the default context, evidence that is
-    missing, or another version of vLLM."""
-
-    kind: Literal["acceptance", "context", "evidence", "version"]
-    text: Line
-
-
 class Verdict(Frozen):
     """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
-    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
+    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance. ``changes``
+    say what would change the verdict."""
 
     format: Literal[1] = 1
     target: Line
@@ -121,7 +114,7 @@ class Verdict(Frozen):
     usd_per_hour: Amount | None
     price_date: Line | None
     workloads: Annotated[tuple[WorkloadVerdict, ...], Field(min_length=1)]
-    changes: tuple[VerdictChange, ...]
+    changes: tuple[Line, ...]
 
     def __repr__(self) -> str:
         sizes = f"{len(self.workloads)} sizes of requests"

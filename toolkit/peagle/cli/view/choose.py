@@ -248,7 +248,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
-            print_line(f"  - {change.text}")
+            print_line(f"  - {change}")
     if written is not None:
         size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
         load = ["--concurrency", str(entry.concurrency)]
