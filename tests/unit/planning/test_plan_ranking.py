@@ -70,7 +70,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "a missed speed": ("chat", {**ON_FAST, "min_tokens_per_second": 5000}, {
         "errors": ["speed-below-minimum"],
         "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920",
-        "fix error": "or require less"}),
+        "fix error": "require less"}),
     "times decide": ("chat", {"catalog": MEASURED, "slo": Slo(ttft=0.2)}, {
         "instance_type": "ml.g7e.2xlarge", "errors": [], "slo": Slo(ttft=0.2)}),
     "missed times": ("chat", {**ON_FAST, "slo": Slo(ttft=0.05)}, {

@@ -280,7 +280,7 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            larger = Fix("lower --max-model-len or --concurrency, or leave --instance-count out")
+            larger = Fix("lower --max-model-len or --concurrency")
             other = next((other for other in selection.ranked if other.holds_load), None)
             if other is not None and other.instance != candidate.instance:
                 larger = _use_type(other, f"{at_cost(other)}, which holds that load")
@@ -373,7 +373,7 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        fixes.append(Fix("leave --instance-type, --instance-count and --k out, or require less"))
+        fixes.append(Fix("require less, or leave --k and what is set of the instances out"))
         yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"

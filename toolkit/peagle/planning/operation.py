@@ -309,24 +309,27 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         times = speed(requests)
         return slo.excess(times.ttft_seconds, times.itl_seconds) if slo else None
 
-    code, most, shown, at_limit = "none-queues", limit, limit, excess(limit)
-    values: dict[str, int] = {"in_cache": limit < engine.case.engine.max_num_seqs}
+    at_limit, most, shown = excess(limit), limit, limit
+    holds_with: int | None = None
+    code = "none-queues"
     if slo is not None:
         code = "objective-unknown" if at_limit is None else "objective-holds"
     if at_limit is not None and at_limit > 1:
-        holds = bisect_left(range(1, limit), True, key=lambda n: (excess(n) or 0) > 1)
-        code, most, shown, values = "objective-breaks", holds or 1, holds + 1, {"holds_with": holds}
+        low = bisect_left(range(1, limit), True, key=lambda n: (excess(n) or 0) > 1)
+        code = "objective-breaks"
+        most, shown, holds_with = low or 1, low + 1, low
     times = speed(shown)
     because = reason(
         "target_concurrency",
         f"{most} per {unit}",
         code,
         requests=shown,
+        in_cache=limit < engine.case.engine.max_num_seqs,
         slo=slo.text if slo else None,
         ttft_seconds=times.ttft_seconds,
         itl_seconds=times.itl_seconds,
         basis=times.basis,
-        **values,
+        holds_with=holds_with,
     )
     return Decision(most, (because,))
 
