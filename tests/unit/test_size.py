@@ -11,12 +11,12 @@ BUDGET = {
     "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_049, 3_600),
     "vllm": (682, 500),
-    "catalog": (2_211, 1_800),
+    "catalog": (2_158, 1_800),
     "checkpoints": (1_985, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_719, 1_700),
-    "speed": (1_702, 1_500),
-    "planning": (5_266, 3_850),
+    "speed": (1_699, 1_500),
+    "planning": (5_259, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_021, 1_800),
     "images": (850, 700),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_335, 5_360),
     "cli": (9_243, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_133, 246
+MOST_LINES, MOST_FILES = 65_075, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
