@@ -18,7 +18,6 @@ import hypothesis
 import pytest
 
 from peagle.catalog.evidence import Speeds
-from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog
 from peagle.cli.main import main
 from peagle.data import BUNDLED_CATALOG, data_folder
@@ -165,13 +164,13 @@ def once_per_options(
     made: dict[tuple[object, ...], tuple[Catalog, Plan]] = {}
 
     def plan(options: Options, catalog: Catalog) -> Plan:
-        as_loaded = isinstance(catalog.targets, Targets) and isinstance(catalog.speeds, Speeds)
-        is_own = not as_loaded or catalog.speeds._user_folder  # type: ignore[attr-defined]
+        is_own = not isinstance(catalog.speeds, Speeds) or catalog.speeds._user_folder
         frozen = os.environ.get(BUNDLED_CATALOG) == str(folder)
         if is_own or not frozen or options.drafter_checkpoint is not None:
             return make_plan(options, catalog)
         tables = (catalog.runtimes, catalog.instances, catalog.speed_model, catalog.version_rules)
-        key = (*map(id, tables), repr(options))  # a kept catalogue keeps the numbers of its tables
+        # A kept catalogue keeps the numbers of its tables and targets.
+        key = (*map(id, (*tables, *catalog.targets.values())), repr(options))
         if key not in made:
             made[key] = (catalog, make_plan(options, catalog))
         return made[key][1]

@@ -10,7 +10,6 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.bench.result import NO_SPECULATION, BenchLoad, BenchWorkload
 from peagle.bench.sweep import SweepProgress
 from peagle.cli.view.bench import progress_text
-from peagle.cli.view.choose import crossover_text
 from peagle.cli.view.watch import comparison_text, floor_text, measured
 from peagle.deploy.apply import Attempt
 from peagle.deploy.diff import Change, PlanComparison
@@ -22,7 +21,6 @@ from peagle.engine.usage import Usage
 from peagle.errors import CloudError, Fix
 from peagle.frozen import Result
 from peagle.planning.plan import FloorSource
-from peagle.speed.verdict import VerdictCrossover
 from peagle.text import plain
 from peagle.workload import Workload
 
@@ -189,19 +187,3 @@ LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 400)), 8, 16)
 def test_the_progress_of_a_sweep_that_has_ended_is_its_last_row() -> None:
     done = SweepProgress(2, 2, NO_SPECULATION, LOAD, 0.0, None)
     assert progress_text(done) == "row 2 of 2: no speculation, short-prompt x 8"
-
-
-@pytest.mark.parametrize(("low", "high", "usd", "text"), [
-    (32.0, 46.0, 0.5, "about 38 requests (32 to 46), at $0.50 per million output tokens; "),
-    (38.0, 38.0, None, "about 38 requests; "),
-    (38.0, 38.0, 0.0, "about 38 requests, at $0.00 per million output tokens; "),
-])  # fmt: skip
-def test_a_crossover_has_its_range_and_price(
-    low: float, high: float, usd: float | None, text: str
-) -> None:
-    values: dict[str, Any] = {
-        "direction": "stops", "requests": 38.0, "low": low, "high": high, "basis": "measured",
-        "usd_per_million_tokens": usd,
-    }  # fmt: skip
-    shown = crossover_text(VerdictCrossover.model_construct(**values))
-    assert shown == f"Speculation stops paying at {text}measured."

@@ -1,7 +1,6 @@
 """Names of pairs, drafters and instance types; a user's catalogue added to the bundled one."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -97,15 +96,6 @@ def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
     (tmp_path / "runtimes.yaml").write_text(text.replace('default: "0.28.0"', 'default: "0.26.0"'))
     assert load_catalog(tmp_path).runtimes.default == "0.26.0"
     assert load_catalog(tmp_path).instances == CATALOG.instances
-
-
-def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
-    shutil.copytree(data_folder("model_catalog"), tmp_path, dirs_exist_ok=True)
-    catalog = load_catalog(tmp_path)
-    for path in tmp_path.glob("*/*.yaml"):
-        if path.stem != "gpt-oss-20b":
-            path.write_text("broken: [")
-    assert find_pair(catalog, "gpt-oss-20b").target.id == GPT
 
 
 # No two targets have one short name: reported in the file that can change, or naming both.

@@ -36,12 +36,11 @@ def test_check_names_a_folder_without_catalogue_files(tmp_path: Path) -> None:
     assert (done.code, problem["file"]) == (2, str(tmp_path))
 
 
-def test_a_wrong_own_file_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
+def test_a_wrong_own_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-    show = ("--catalog", str(tmp_path), "catalog", "show")
-    wrong = in_process(*show, "chat-7b", "--json")
+    wrong = in_process("--catalog", str(tmp_path), "catalog", "show", "tiny", "--json")
     assert (wrong.code, wrong.refusal["code"]) == (2, "catalog")
-    assert in_process(*show, "tiny").code == 0
+    assert "chat-7b.yaml:29: drafters[0].k_trained" in wrong.refusal["message"]
 
 
 # ``peagle catalog refresh``: shows changes, asks, and writes all or nothing.

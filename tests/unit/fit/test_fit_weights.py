@@ -1,17 +1,9 @@
-"""Weights on one GPU: by the byte, from geometry and from headers."""
-
-import math
-from collections.abc import Mapping
-from functools import cache
+"""Weights on one GPU, by the byte."""
 
 import pytest
 
-from peagle.checkpoints.models import Tensor
 from peagle.fit.estimate import drafter_on_gpu
 from peagle.fit.weights import (
-    TargetModel,
-    allocated,
-    bytes_from_headers,
     checkpoint_bytes,
     stored_parameters,
     target_bytes,
@@ -63,67 +55,3 @@ def test_a_head_holds_the_parameters_of_its_layers() -> None:
     layer = 5120 * 5760 + 4096 * 2880 + 3 * 2880 * 2880 + 3 * 2880
     matrices = (201088 + 64000) * 2880
     assert stored_parameters(head) == layer + matrices + 3 * 2880 * 2880 + 2880
-
-
-@cache
-def headers(model: TargetModel) -> Mapping[str, Tensor]:
-    """The headers of an unquantized checkpoint with this geometry."""
-    shape = model.architecture
-    group = shape.attention[0]
-    hidden, width = shape.hidden_size, group.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (shape.vocab_size, hidden),
-        "lm_head.weight": (shape.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    for layer in range(shape.layers):
-        at = f"model.layers.{layer}"
-        shapes |= {
-            f"{at}.input_layernorm.weight": (hidden,),
-            f"{at}.post_attention_layernorm.weight": (hidden,),
-            f"{at}.self_attn.q_norm.weight": (width,),
-            f"{at}.self_attn.k_norm.weight": (width,),
-            f"{at}.self_attn.q_proj.weight": (shape.query_heads * width, hidden),
-            f"{at}.self_attn.k_proj.weight": (group.kv_heads * width, hidden),
-            f"{at}.self_attn.v_proj.weight": (group.kv_heads * width, hidden),
-            f"{at}.self_attn.o_proj.weight": (hidden, shape.query_heads * width),
-            f"{at}.mlp.gate.weight": (shape.experts or 0, hidden),
-        }
-        for expert in range(shape.experts or 0):
-            prefix = f"{at}.mlp.experts.{expert}"
-            shapes |= {
-                f"{prefix}.gate_proj.weight": (shape.intermediate_size, hidden),
-                f"{prefix}.up_proj.weight": (shape.intermediate_size, hidden),
-                f"{prefix}.down_proj.weight": (hidden, shape.intermediate_size),
-            }
-    sizes = dict.fromkeys(shapes, 2)
-    for name, sides in shapes.items():
-        for side in sides:
-            sizes[name] *= side
-    return {name: Tensor("BF16", sides, sizes[name]) for name, sides in shapes.items()}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("tp", [1, 2, 8])
-def test_headers_and_geometry_agree(tp: int) -> None:
-    model = target("qwen3-coder-30b")
-    weights = bytes_from_headers(model, headers(model), tp, 90)
-    assert weights == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
-
-
-@pytest.mark.parametrize(("name", "sides", "ranks"), [
-    ("lm_head.weight", (262144, 5376), 0),  # the embedding is used
-    ("vision_tower.patch_embedding.weight", (4096, 4096), 1),  # every rank has all of it
-    ("model.layers.0.layer_scalar", (), 1),
-    ("model.layers.0.some_vector", (5376,), 1),
-    ("model.layers.0.mlp.up_proj.weight", (8192, 4096), 2),
-    ("model.layers.0.self_attn.k_proj.weight", (16 * 256, 4096), 2),
-    ("model.layers.0.self_attn.k_proj.weight", (999, 4096), 2),
-])  # fmt: skip
-def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
-    name: str, sides: tuple[int, ...], ranks: int
-) -> None:
-    model = target("gemma-4-31b")
-    size = 2 * math.prod(sides)
-    stored_bytes = bytes_from_headers(model, {name: Tensor("BF16", sides, size)}, 2, 90)
-    assert stored_bytes == (allocated(size / ranks) if ranks else 0)

@@ -70,18 +70,11 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "a missed speed": ("chat", {**ON_FAST, "min_tokens_per_second": 5000}, {
         "errors": ["speed-below-minimum"],
         "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920",
-        "fix error": "lower --min-tokens-per-second to 1920"}),
-    "a speed that another K reaches": (
-        "chat", {**ON_FAST, "concurrency": 8, "k": 7, "min_tokens_per_second": 850,
-                 "instance_count": 1}, {"fix error": "use --k 3 ("}),
-    "a speed that more instances reach": (
-        "chat", {**ON_FAST, "concurrency": 8, "instance_count": 1, "min_tokens_per_second": 1200},
-        {"fix error": "use --instance-count 3 ("}),
+        "fix error": "require less"}),
     "times decide": ("chat", {"catalog": MEASURED, "slo": Slo(ttft=0.2)}, {
         "instance_type": "ml.g7e.2xlarge", "errors": [], "slo": Slo(ttft=0.2)}),
     "missed times": ("chat", {**ON_FAST, "slo": Slo(ttft=0.05)}, {
-        "errors": ["speed-below-minimum"], "message error": "does not reach ttft=0.05",
-        "fix error": "use --slo ttft=0."}),
+        "errors": ["speed-below-minimum"], "message error": "does not reach ttft=0.05"}),
     # Prices
     "the price limit": ("chat", {"max_price_per_hour": 4.0}, {"types": ["ml.g5.12xlarge"]}),
     "it is that of all instances": ("chat", {"max_price_per_hour": 7.9, "instance_count": 2}, {
@@ -134,7 +127,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
                                "other_usd_per_million_tokens": 0.7778}}),
     "but stays where the drafter is named": (
         "chat+p-eagle", {**ON_FAST, "concurrency": 32}, {
-            "k": 3, "warnings": ["speculation-loses", "speculation-costs-more"],
+            "k": 3, "warnings": ["speculation-loses"],
             "fix speculation-loses": "--no-speculation"}),
     "or by an option": ("chat", {**ON_FAST, "concurrency": 32, "drafter": "p-eagle"}, {
         "k": 3, "has": {"speculation-loses"}}),
@@ -252,17 +245,6 @@ def test_more_instances_are_planned_for_a_required_speed() -> None:
     assert "2 times one instance with 4 requests at a time" in made.speed.source
     check_plan(plan(**asked, instance_count=2), {
         "speed": made.speed.tokens_per_second, "lacks": {"several-instances"}})  # fmt: skip
-
-
-def test_a_named_drafter_that_costs_more_than_none_has_a_warning() -> None:
-    load: dict[str, Any] = {**G7E, "concurrency": 32}
-    catalog = measured(run(FAST), catalog=only(FAST))
-    finding = finding_of(plan("chat+eagle3", catalog, **load), "speculation-costs-more")
-    assert (finding.level, finding.fix) == ("warning", "use --no-speculation")
-    choices: tuple[dict[str, Any], ...] = ({"speculation": False}, {})
-    for options in choices:
-        free = plan("chat", catalog, **load, **options)
-        check_plan(free, {"drafter": None, "lacks": {"speculation-costs-more"}})
 
 
 @pytest.mark.parametrize(("speed", "drafter"), [(510, None), (530, "p-eagle")])

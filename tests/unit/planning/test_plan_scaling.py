@@ -75,24 +75,12 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     "the earlier of both": ({"ttl": 36000, "budget": 50.0}, {
         "because limit": "end-by-budget",
         "values limit": {"ttl_seconds": 36000, "budget_usd": 50.0}}),
-    # The engine's queue
-    "a queue without a limit": ({"vllm": "0.30.0", "slo": Slo(ttft=1)}, {
-        "has": {"queue-unbounded"}}),
-    "of a version that cannot limit it": ({"vllm": "0.28.0", "slo": Slo(ttft=1)}, {
-        "lacks": {"queue-unbounded"}}),
-    "without an objective": ({"vllm": "0.30.0"}, {"lacks": {"queue-unbounded"}}),
-    "with a limit": (
-        {"vllm": "0.30.0", "slo": Slo(ttft=1), "settings": {"max-num-queued-reqs": "9"}},
-        {"lacks": {"queue-unbounded"}}),
     # Copies
-    "one engine, whose idle GPUs name the better plan": (on_eight(pair="tiny", copies=1), {
-        "copies": None, "has": {"gpus-idle"}, IDLE: "use --copies 8 (an inference component)",
-        "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle but billed; 8 copies of "
-        "the engine, 1 of the GPUs each"}),
-    "a better number of copies": (on_eight(concurrency=64, copies=5, rollout="rolling"), {
-        IDLE: "use --copies 4 (an inference component)",
-        "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge are idle but billed; 4 copies of "
-        "the engine, 2 of the GPUs each"}),
+    "one engine on many GPUs": (on_eight(pair="tiny", copies=1), {
+        "copies": None, "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle but bill",
+        IDLE: "leave --copies out"}),
+    "fewer copies than GPUs": (on_eight(concurrency=64, copies=5, rollout="rolling"), {
+        "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge", IDLE: "leave --copies out"}),
     "a rollout that excludes copies": (on_eight(pair="tiny", rollout="all-at-once"), {
         "copies": None, IDLE: "leave --instance-type out"}),
     "captured data excludes copies": (on_eight(pair="tiny", capture_data="s3://captured/here"), {

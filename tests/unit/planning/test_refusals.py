@@ -89,7 +89,6 @@ REFUSED: dict[str, list[Row]] = {
     "invalid-pin": [
         {"warm_sha256": ("x",)}, {"warm_sha256": tuple(f"{n:064x}" for n in range(16))},
     ],
-    "log-retention": [{"log_retention": 8}],
     "invalid-topic": [
         {"alarm_topic": "on-call", "observe": True}, {"alarm_topic": TOPIC, "observe": True},
     ],

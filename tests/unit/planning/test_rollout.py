@@ -50,21 +50,28 @@ def test_the_default_step_is_one_that_sagemaker_accepts(
     assert plan.rollout.extra_usd_per_hour == pytest.approx(
         plan.price_per_hour_usd * extra / count, abs=1e-3
     )
-    assert not {"rollout-step", "rollout-one-instance"} & {*codes(plan)}
+    assert "rollout-one-instance" not in codes(plan)
 
 
-@pytest.mark.parametrize(("kind", "count", "step", "code"), [
-    ("rolling", 1, None, "rollout-one-instance"),
-    ("canary", 1, None, "rollout-one-instance"),
-    ("rolling", 4, "3", "rollout-step"),
-    ("canary", 4, "60%", "rollout-step"),
-    ("linear", 40, "2", "rollout-step"),
+@pytest.mark.parametrize("kind", ["rolling", "canary"])
+def test_a_rollout_of_one_instance_is_an_error(kind: Any) -> None:
+    plan = planned(rollout=kind, instance_count=1)
+    levels = [f.level for f in plan.findings if f.code == "rollout-one-instance"]
+    assert levels == ["error"]
+
+
+@pytest.mark.parametrize(("kind", "count", "step", "accepted"), [
+    ("rolling", 4, "3", Step(value=2, unit="instances")),
+    ("canary", 4, "60%", Step(value=2, unit="instances")),
+    ("linear", 40, "2", Step(value=4, unit="instances")),
+    ("linear", 40, "25%", Step(value=25, unit="percent")),
 ])  # fmt: skip
-def test_what_sagemaker_rejects_is_an_error(
-    kind: Any, count: int, step: str | None, code: str
+def test_the_step_is_the_nearest_that_sagemaker_accepts(
+    kind: Any, count: int, step: str, accepted: Step
 ) -> None:
     plan = planned(rollout=kind, instance_count=count, rollout_step=step)
-    assert [finding.level for finding in plan.findings if finding.code == code] == ["error"]
+    assert plan.rollout is not None
+    assert plan.rollout.step == accepted
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -108,7 +115,7 @@ def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> 
 
 def test_one_copy_that_may_become_two_can_be_rolled_out() -> None:
     plan = planned(scale_to_zero=True, max_instances=2, rollout="rolling")
-    assert not {"rollout-step", "rollout-one-instance"} & {*codes(plan)}
+    assert "rollout-one-instance" not in codes(plan)
     alone = planned(scale_to_zero=True, rollout="rolling")
     assert "rollout-one-instance" in codes(alone)
 
@@ -121,7 +128,7 @@ def test_the_values_have_the_kind_and_step_of_the_fewest_instances() -> None:
 
 def test_all_at_once_suits_one_instance_and_waits_before_the_old_one_ends() -> None:
     plan = planned(rollout="all-at-once", baking_time=300, instance_count=1)
-    assert not {"rollout-step", "rollout-one-instance"} & {*codes(plan)}
+    assert "rollout-one-instance" not in codes(plan)
     policy = name_policy(plan)
     assert policy["TrafficRoutingConfiguration"] == {
         "Type": "ALL_AT_ONCE",
@@ -213,13 +220,12 @@ def test_copies_are_replaced_in_batches(
     }
 
 
-@pytest.mark.parametrize(
-    "options", [{"rollout_step": "5"}, {"rollout_step": "9", "instance_count": 4}]
-)
+@pytest.mark.parametrize(("options", "size"), [
+    ({"rollout_step": "5"}, 4), ({"rollout_step": "9", "instance_count": 4}, 8),
+])  # fmt: skip
 def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
-    options: dict[str, Any],
+    options: dict[str, Any], size: int
 ) -> None:
     made = planned(**EIGHT | {"rollout": "rolling"} | options)
-    (error,) = [finding for finding in made.findings if finding.code == "rollout-step"]
-    assert error.level == "error"
-    assert "one more instance has room for" in error.message
+    assert made.rollout is not None
+    assert made.rollout.step == Step(value=size, unit="copies")

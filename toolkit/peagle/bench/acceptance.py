@@ -284,18 +284,24 @@ def unusable_reason(result: AcceptanceResult, part: DomainAcceptance) -> str:
     return ""
 
 
-def compute_rates(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
-    """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
-    together. Raises UserError for a larger K than was measured, and for an unknown domain."""
+def find_part(result: AcceptanceResult, domain: str | None) -> DomainAcceptance:
+    """The part of the result of one domain, or of all together. Raises UserError for an unknown
+    domain."""
     domains = {part.domain: part for part in (result.total, *result.domains)}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
         raise _unusable(f"the acceptance has no domain {domain!r}", hint)
+    return result.total if domain is None else domains[domain]
+
+
+def compute_rates(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
+    """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
+    together. Raises UserError for a larger K than was measured, and for an unknown domain."""
     if k > result.k:
         message = f"acceptance was measured with K={result.k}: nothing is known of K={k}"
         raise _unusable(message, f"measure acceptance with K={k}, or leave K={k} out")
-    chosen = result.total if domain is None else domains[domain]
-    return tuple(round(rate, 4) for rate in chosen.acceptance.per_position[:k])
+    rates = find_part(result, domain).acceptance.per_position
+    return tuple(round(rate, 4) for rate in rates[:k])
 
 
 def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...]) -> Plan:
@@ -330,8 +336,7 @@ def with_text_acceptance(
     if drafter is None:
         message = f"{file} does not name the drafter that was measured"
         raise _unusable(message, f"name it: {target.short_name}+DRAFTER")
-    rates = compute_rates(measured, measured.k, domain)
-    chosen = next((part for part in measured.domains if part.domain == domain), measured.total)
+    rates, chosen = compute_rates(measured, measured.k, domain), find_part(measured, domain)
     if why := unusable_reason(measured, chosen):
         raise _unusable(f"{file} cannot be used: {why}", "measure more of the text")
     text = f"{Path(measured.file).name}, {chosen.domain}" if domain else Path(measured.file).name

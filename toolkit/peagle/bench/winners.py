@@ -68,9 +68,7 @@ def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
     return best
 
 
-def crossovers(
-    rows: Iterable[BenchRow], usd_per_hour: float | None = None
-) -> tuple[VerdictCrossover, ...]:
+def crossovers(rows: Iterable[BenchRow]) -> tuple[VerdictCrossover, ...]:
     """Where speculation stops or starts to pay for one workload, by the fastest repetition of each
     row: a verdict with these rows as evidence has the same crossovers."""
     loads: dict[int, dict[Setting, Performance]] = {}
@@ -81,7 +79,7 @@ def crossovers(
         loads.setdefault(row.load.concurrency, {})[setting] = Performance(
             "measured", NO_DRAFT_ACCEPTANCE, "", speed.value, speed.low, speed.high
         )
-    return speculation_crossovers(loads, usd_per_hour)
+    return speculation_crossovers(loads)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
-from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
@@ -92,7 +90,8 @@ def _find_target(catalog: Catalog, name: str) -> Target:
         raise NotFound(f"{name!r} is a plan file, not a pair", fix, code="not-a-pair")
     folder = f"for the folder write ./{name}; " if os.path.isdir(name) else ""
     ids = [*catalog.targets]
-    names = [*_texts(catalog, "short_name").values(), *(each.partition("/")[2] for each in ids)]
+    names = [target.short_name for target in catalog.targets.values()]
+    names += [target_id.partition("/")[2] for target_id in ids]
     hint = nearest(name, ids if "/" in name else names)
     sentence = f"{folder}{hint} for a target of your own use --catalog DIR; list all targets"
     fix = Fix(sentence.strip(), _LIST)
@@ -111,24 +110,18 @@ def target_named(catalog: Catalog, name: str) -> str | None:
 
     Raises UserError if several targets have that name or those weights.
     """
-    lowered = name.lower()
-    ids = {target_id: target_id for target_id in catalog.targets}
-    for texts in (ids, _texts(catalog, "short_name")):
-        for target_id, text in texts.items():
-            if text.lower() == lowered:
-                return target_id
-    texts = _texts(catalog, "weights")
+    lowered, targets = name.lower(), catalog.targets.items()
+    for target_id, target in targets:
+        if lowered in (target_id.lower(), target.short_name.lower()):
+            return target_id
+    same = [target_id for target_id, target in targets if target.weights.lower() == lowered]
     if "/" not in lowered:
-        texts = {target_id: target_id.partition("/")[2] for target_id in ids}
-    target_ids = [target_id for target_id, text in texts.items() if text.lower() == lowered]
-    if len(target_ids) > 1:
+        same = [
+            target_id
+            for target_id in catalog.targets
+            if target_id.lower().partition("/")[2] == lowered
+        ]
+    if len(same) > 1:
         message = f"{name!r} is the name of several targets"
-        raise UserError(message, f"write one of {', '.join(target_ids)}", code="several-targets")
-    return target_ids[0] if target_ids else None
-
-
-def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
-    """The values of the key, by the target's id."""
-    if isinstance(catalog.targets, Targets):
-        return catalog.targets.texts(key)
-    return {target_id: getattr(target, key) for target_id, target in catalog.targets.items()}
+        raise UserError(message, f"write one of {', '.join(same)}", code="several-targets")
+    return same[0] if same else None

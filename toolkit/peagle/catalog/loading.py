@@ -18,7 +18,6 @@ of the same id, and its tables replace the bundled ones.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from peagle.catalog.documents import (
-    LARGEST_FILE,
     BadFile,
     Location,
     Model,
@@ -37,7 +35,6 @@ from peagle.catalog.documents import (
     folders,
     parse_document,
     problem_at,
-    read_bytes,
     read_document,
     validate,
 )
@@ -75,44 +72,15 @@ _UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
 """Tables written by hand -> the files of a refresh, which need not exist."""
 
 
-class Targets(Mapping[str, Target]):
-    """Targets by id, each read from its file at first use, which raises CatalogError if the file
-    is wrong."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files = files
-        self._read: dict[str, Target] = {}
-        self._texts: dict[str, dict[str, str]] = {}
-
-    def __getitem__(self, target_id: str) -> Target:
-        if target_id not in self._read:
-            self._read[target_id] = _read(self._files[target_id], Target)
-        return self._read[target_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def texts(self, key: str) -> dict[str, str]:
-        """The text of ``key`` at the left margin of each file that has it, by id. No file is
-        parsed: of 2,000 targets that takes 4 s, of which a plan needs one."""
-        if key not in self._texts:
-            texts = {target_id: _find_key(key, file) for target_id, file in self._files.items()}
-            self._texts[key] = {target_id: text for target_id, text in texts.items() if text}
-        return self._texts[key]
-
-
 def load_catalog(user_folder: Path | None = None) -> Catalog:
     """The bundled catalogue, with what ``user_folder`` adds to it or replaces in it.
 
-    Raises CatalogError for a wrong table and for two targets with the same short name; a wrong
-    target raises it when it is first used.
+    Raises CatalogError for a wrong table or target and for two targets with the same short name.
     """
     files = target_files(user_folder)
-    targets = Targets(files)
-    if problems := _same_short_names(targets, files):
+    targets = {target_id: _read(path, Target) for target_id, path in files.items()}
+    names = {target_id: target.short_name for target_id, target in targets.items()}
+    if problems := _same_short_names(names, files):
         raise catalog_error(problems)
     return Catalog(
         targets=targets,
@@ -209,11 +177,16 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-def _same_short_names(targets: Targets, files: Mapping[str, Path]) -> list[Problem]:
+def _short_names(files: Mapping[str, Path]) -> dict[str, str]:
+    """The short name in each valid file of a target, by the target's id."""
+    read = {target_id: validate_file(path, Target)[0] for target_id, path in files.items()}
+    return {target_id: target.short_name for target_id, target in read.items() if target}
+
+
+def _same_short_names(names: Mapping[str, str], files: Mapping[str, Path]) -> list[Problem]:
     """A problem for each short name that a second target uses. Bundled targets come first: of a
     bundled and an own file with the same short name, the user's own has the problem."""
     (bundled,) = folders(None)
-    names = targets.texts("short_name")
     owners: dict[str, Path] = {}
     problems: list[Problem] = []
     for target_id in sorted(names, key=lambda each: not files[each].is_relative_to(bundled)):
@@ -221,20 +194,6 @@ def _same_short_names(targets: Targets, files: Mapping[str, Path]) -> list[Probl
         if (other := owners.setdefault(name, path)) != path:
             problems.append(_same_short_name(name, path, other))
     return problems
-
-
-_KEY = r"^{}:[ \t]*[\"']?([^\s\"'#]+)"
-
-
-def _find_key(key: str, path: Path) -> str:
-    """The text of a key at the left margin of a file, which is not parsed; empty without it, and
-    where the file cannot be read, which is reported where it is parsed."""
-    try:
-        text = read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
-    except BadFile:
-        return ""
-    match = re.search(_KEY.format(key), text, re.MULTILINE)
-    return match[1] if match else ""
 
 
 def _same_short_name(name: str, path: Path, other: Path) -> Problem:
@@ -252,7 +211,7 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, user_folder))]
     checked = [*targets.values(), *tables, *updates, *evidence_files(user_folder)]
     problems = [problem for path in checked for problem in _file_problems(path)]
-    problems += _same_short_names(Targets(targets), targets)
+    problems += _same_short_names(_short_names(targets), targets)
     for folder in folders(user_folder):
         read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
         for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
@@ -275,10 +234,10 @@ def check_catalog_file(path: Path, user_folder: Path | None = None) -> list[Prob
         return problems
     own_id = f"{path.resolve().parent.name}/{path.stem}".lower()
     files = _targets_in([*folders(user_folder), path.resolve().parent.parent])
-    names, name = Targets(files).texts("short_name"), _find_key("short_name", path)
+    (name,) = _short_names({own_id: path}).values()
     return [
         _same_short_name(name, path, files[target_id])
-        for target_id, other in names.items()
+        for target_id, other in _short_names(files).items()
         if target_id.lower() != own_id and other == name
     ]
 

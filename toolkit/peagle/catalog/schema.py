@@ -387,7 +387,7 @@ class StartsFile(Measurement):
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from;
-    ``targets``, ``speeds`` (by target's id) and ``starts`` read each file at first use.
+    ``speeds`` (by target's id) and ``starts`` read each file at first use.
     ``is_extended``: a folder of the user's own adds to it (``--catalog``)."""
 
     targets: Mapping[str, Target]

@@ -361,15 +361,13 @@ def region_hint(region: str, regions: Collection[str]) -> str:
 
 
 def nearest_region(region: str, regions: Collection[str]) -> str:
-    """Of ``regions``, at least one, the nearest to ``region``: of its partition, then of its side
-    (``us-west``), then of its area (``us``), then a large one."""
-
+    """Of ``regions``, at least one, the nearest to ``region``: of its side (``us-west``), then of
+    its area (``us``), then a large one."""
     side, area = region.rpartition("-")[0], region.partition("-")[0]
 
-    def distance(other: str) -> tuple[bool, bool, bool, bool, str]:
-        elsewhere = domain(other) != domain(region)
+    def distance(other: str) -> tuple[bool, bool, bool, str]:
         further, away = not other.startswith(f"{side}-"), not other.startswith(f"{area}-")
-        return elsewhere, further, away, other not in LARGE_REGIONS, other
+        return further, away, other not in LARGE_REGIONS, other
 
     return min(regions, key=distance)
 

@@ -7,18 +7,15 @@ The tables are files of their own, beside those written by hand.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from peagle.catalog.documents import Location, display_path, plain_value
+from peagle.catalog.documents import Location, display_path, dotted, plain_value
 from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
 from peagle.catalog.tables import Image, ImageTable, InstanceTable, PriceTable, RuntimeTable
@@ -47,13 +44,19 @@ def new_texts(before: Tables, after: Tables) -> dict[str, str]:
         texts["images.yaml"] = _text(
             ImageTable(
                 checked=table.checked, source=table.source, accounts=table.accounts, images=images
-            )
+            ),
+            [_REFRESHED],
         )
     if after.instances != before.instances:
         instances = after.instances.instances
         prices = {instance.type: instance.prices for instance in instances if instance.prices}
-        texts["prices.yaml"] = _text(PriceTable(checked=after.instances.checked, prices=prices))
+        texts["prices.yaml"] = _text(
+            PriceTable(checked=after.instances.checked, prices=prices), [_REFRESHED]
+        )
     return texts
+
+
+_REFRESHED = "Written by `peagle catalog refresh`, which replaces this file."
 
 
 class _Dumper(yaml.SafeDumper):
@@ -67,10 +70,10 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _text(table: BaseModel) -> str:
-    data = table.model_dump(exclude_defaults=True)
+def _text(table: BaseModel, comments: Iterable[str]) -> str:
+    data = table.model_dump(mode="json", exclude_defaults=True)
     content = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return f"# Written by `peagle catalog refresh`, which replaces this file.\n{content}"
+    return "".join(f"# {sanitize(comment)}\n" for comment in comments) + content
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
@@ -93,25 +96,13 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     return [folder / name for name in texts]
 
 
-UNKNOWN = "unknown: "
-"""The beginning of a comment on a value that could not be known."""
-
-_PLAIN = re.compile(r"[A-Za-z](?:[\w .,/@+()'\-]*[\w.,/@+()'\-])?", re.ASCII)
-"""Text that needs no quotes."""
-
-_GROUPED = 1_000_000
-"""Whole numbers from here on are written with underscores."""
-
-
 def entry_text(target: Target, unknown: Mapping[Location, str], file: Path) -> str:
     """The file of ``target`` at ``file``, which is not written.
 
-    ``unknown`` says of values why they are not known. The comments on keys that are left out are
-    before the key ``source``.
-    Raises UserError for an entry that the catalogue would not load from that file.
+    ``unknown`` says of values why they are not known, in comments at the beginning. Raises
+    UserError for an entry that the catalogue would not load from that file.
     """
-    data = target.model_dump(mode="json", exclude_defaults=True)
-    text = "".join(f"{line}\n" for line in _mapping(data, (), unknown))
+    text = _text(target, (f"unknown: {dotted(key)}, {why}" for key, why in unknown.items()))
     written, problems = validate_file(file, Target, text)
     if problems:
         raise UserError(problems[0].text, problems[0].fix, code="invalid-entry")
@@ -120,45 +111,3 @@ def entry_text(target: Target, unknown: Mapping[Location, str], file: Path) -> s
             f"{target.id} has text that YAML cannot hold", "use another name", code="invalid-entry"
         )
     return text
-
-
-def _mapping(
-    data: Mapping[str, Any],
-    at: Location,
-    unknown: Mapping[Location, str],
-) -> Iterator[str]:
-    """The lines of the mapping at ``at``."""
-    for key, value in data.items():
-        if key == "source":
-            for where, why in unknown.items():
-                if where[:-1] == at and where[-1] not in data:
-                    yield _comment(f"{where[-1]}, {why}")
-        where = (*at, key)
-        comment = f" {_comment(unknown[where])}" if where in unknown else ""
-        if isinstance(value, dict) and value:
-            yield f"{key}:{comment}"
-            yield from (f"  {line}" for line in _mapping(value, where, unknown))
-        elif isinstance(value, list) and value:
-            yield f"{key}:{comment}"
-            for number, item in enumerate(value):
-                lines = [_scalar(item)]
-                if isinstance(item, dict) and key != "attention":  # whose entries take a line each
-                    lines = list(_mapping(item, (*where, number), unknown))
-                yield from (f"  {' ' if i else '-'} {line}" for i, line in enumerate(lines))
-        else:
-            yield f"{key}: {_scalar(value)}{comment}"
-
-
-def _scalar(value: Any) -> str:
-    """The value in one line."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_scalar(each)}' for key, each in value.items())}}}"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and plain_value(value) == value:
-        return value
-    if type(value) is int and value >= _GROUPED:
-        return f"{value:_}"
-    return json.dumps(value)
-
-
-def _comment(why: str) -> str:
-    return f"# {sanitize(f'{UNKNOWN}{why}')}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from peagle.case import Case
-from peagle.catalog.schema import AttentionGroup, Drafter, Target
+from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import (
     decoder_config,
@@ -174,12 +175,16 @@ def _refuse_unknown(checkpoint: Checkpoint) -> None:
 
 
 def read_target(checkpoint: Checkpoint) -> TargetModel:
-    """The target in a checkpoint, with its headers if they were read. Raises CheckpointError for an
-    incomplete config.json, and for a cache or quantization that the memory model lacks."""
+    """The target in a checkpoint, with the size of its weights if headers were read. Raises
+    CheckpointError for an incomplete config.json, and for a cache or quantization that the memory
+    model lacks."""
     _refuse_unknown(checkpoint)
     config = checkpoint.config
     text, quantization = decoder_config(config), read_quantization(config)
-    tensors = served_tensors(checkpoint.tensors or {}, quantization) or None
+    shape, tensors = (
+        read_architecture(config),
+        served_tensors(checkpoint.tensors or {}, quantization),
+    )
     tower, vision = config.get("vision_config"), None
     if isinstance(tower, Mapping) and tower.get("num_hidden_layers"):
         hidden, heads = number(tower, "hidden_size"), number(tower, "num_attention_heads")
@@ -194,15 +199,26 @@ def read_target(checkpoint: Checkpoint) -> TargetModel:
             positions=optional_number(tower, "position_embedding_size") or 0,
         )
     return TargetModel(
-        architecture=read_architecture(config),
+        architecture=shape,
         dtype=read_dtype(config) or "bfloat16",
         quantization=quantization,
-        checkpoint_bytes=sum(t.size for t in tensors.values()) if tensors else None,
-        tensors=tensors,
+        checkpoint_bytes=sum(t.size for n, t in tensors.items() if _is_loaded(n, shape)) or None,
         vision=vision,
         attention_bias=bool(text.get("attention_bias") or text.get("qkv_bias")),
         query_key_norm=bool(text.get("use_qk_norm")),
     )
+
+
+_LAYER = re.compile(r"(?:^model|language_model)\.layers\.(\d{1,9})\.")
+_OUTPUT = re.compile(r"(^|\.)lm_head\.")
+
+
+def _is_loaded(name: str, shape: Architecture) -> bool:
+    """vLLM loads the layers of multi-token prediction with that method only, and no output matrix
+    where the embedding is used."""
+    layer = _LAYER.search(name)
+    predicts = name.startswith("mtp.") or bool(layer and int(layer[1]) >= shape.layers)
+    return not predicts and not (shape.tied_embeddings and _OUTPUT.search(name))
 
 
 def served_tensors(

@@ -33,7 +33,6 @@ from peagle.fit.weights import (
     DraftModel,
     TargetModel,
     allocated,
-    bytes_from_headers,
     checkpoint_bytes,
     drafter_bytes,
     mxfp4_kernel,
@@ -551,8 +550,8 @@ def bytes_taken(case: FitCase) -> dict[str, int]:
 
 
 def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
-    """Bytes of the target's weights on one GPU: from its headers, else from its sizes, scaled to
-    the size of its weight files if that is known."""
+    """Bytes of the target's weights on one GPU: from its sizes, scaled to the size of its weight
+    files if that is known."""
     tp, shape = engine.tensor_parallel_size, target.architecture
     # Rotary tables, which vLLM computes while loading: one per head size, for every position.
     # GPT-OSS keeps them in float32.
@@ -561,15 +560,12 @@ def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     widths = {shape.latent.rope_dim} if shape.latent else widths
     around = sum(allocated(shape.max_positions * width * element) for width in widths)
     tower = vision_bytes(target.vision, shape.hidden_size) if target.vision else 0
-    if target.tensors:
-        size = bytes_from_headers(target, target.tensors, tp, engine.capability)
-        return size + around - (0 if engine.images else tower)
     size = target_bytes(target, tp, engine.capability)
     if target.checkpoint_bytes is not None:
         stored = checkpoint_bytes(target)
-        if target.is_multimodal:
+        if target.is_multimodal and stored <= target.checkpoint_bytes:
             # The rest of the files is the image tower, which each rank holds whole.
-            tower = max(target.checkpoint_bytes - stored, 0)
+            tower = target.checkpoint_bytes - stored
         else:
             size = int(size * target.checkpoint_bytes / stored)
     return size + around + (tower if engine.images else 0)

@@ -1,5 +1,4 @@
-"""Weight bytes on one GPU: the target's from its config.json or its safetensors headers, the
-drafter's from its sizes.
+"""Weight bytes on one GPU, of target and drafter, from their sizes.
 
 Division: vLLM's layers divide projections, experts and the two vocabulary matrices among the ranks;
 norms, routers, biases after row-parallel projections and image towers are replicated. KV heads are
@@ -13,7 +12,7 @@ tensor.
 
 GPT-OSS experts in MXFP4 take half a byte per element and one byte of scale per 32 elements; vLLM
 selects the kernel by GPU and pads for it (fused_moe/oracle/mxfp4.py, quantization/utils/
-mxfp4_utils.py). They are counted as padded, also where headers were read.
+mxfp4_utils.py). They are counted as padded.
 
 Drafter: ``fc`` (replicated on every rank) projects the target's hidden states; the projections of
 the first layer take twice the width; the other layers are plain Llama layers
@@ -23,15 +22,13 @@ them; otherwise vLLM shares the target's.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.checkpoints.models import Tensor
 from peagle.vllm.gpus import element_bytes, round_up
 
 
@@ -51,13 +48,12 @@ class Vision(NamedTuple):
 @dataclass(frozen=True)
 class TargetModel:
     """The target; ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the
-    size of its weight files, ``tensors`` their headers, each if known."""
+    size of what vLLM loads of its weight files, if known."""
 
     architecture: Architecture
     dtype: str = "bfloat16"
     quantization: str | None = None
     checkpoint_bytes: int | None = None
-    tensors: Mapping[str, Tensor] | None = field(default=None, hash=False)
     vision: Vision | None = None
     attention_bias: bool = False
     query_key_norm: bool = False
@@ -357,54 +353,3 @@ def _drafter_tensors(drafter: DraftModel, tp: int) -> list[tuple[int, float]]:
         numbers.append((1, padded_vocabulary(drafter.draft_vocab_size, tp) * hidden))
     tensors = [(count, _ELEMENT * size) for count, size in numbers]
     return [*tensors, (1, _INDEX * drafter.draft_vocab_size)] if eagle else tensors
-
-
-_TOWERS = re.compile(r"vision|visual|image|audio|multi_modal_projector|mm_projector")
-_VOCABULARY = re.compile(r"embed_tokens|lm_head|(^|\.)embedding\.weight$|(^|\.)wte\.")
-_OUTPUT = re.compile(r"(^|\.)lm_head\.")
-_KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
-_WHOLE = re.compile(
-    r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
-    r"(?<!weight)_scale$|shared_expert_gate|(q|kv)_a_proj|indexer|(^|\.)(fc|d2t|t2d|mask_hidden)"
-)
-_LAYER = re.compile(r"(?:^model|language_model)\.layers\.(\d{1,9})\.")
-_MXFP4 = re.compile(r"\.(experts|router)\.")
-
-
-def bytes_from_headers(
-    target: TargetModel, tensors: Mapping[str, Tensor], tensor_parallel_size: int, capability: int
-) -> int:
-    """Bytes of the target on one of ``tensor_parallel_size`` GPUs: the headers have the size of
-    each tensor, and its name determines how vLLM divides it among ranks."""
-    tp, shape, total = tensor_parallel_size, target.architecture, 0
-    for name, tensor in tensors.items():
-        # vLLM loads the layers of multi-token prediction with that method only.
-        layer = _LAYER.search(name)
-        predicts = name.startswith("mtp.") or bool(layer and int(layer[1]) >= shape.layers)
-        padded = target.has_mxfp4_experts and _MXFP4.search(name)
-        if predicts or padded or (shape.tied_embeddings and _OUTPUT.search(name)):
-            continue
-        total += allocated(_on_one_gpu(shape, name, tensor, tp))
-    if target.has_mxfp4_experts:
-        block = _feed_forward_tensors(target, tp, capability)
-        total += shape.layers * sum(map(allocated, block))
-    return total
-
-
-def _on_one_gpu(shape: Architecture, name: str, tensor: Tensor, tp: int) -> int:
-    if _TOWERS.search(name):
-        return tensor.size
-    if _VOCABULARY.search(name) and tensor.shape:
-        row = tensor.size // max(tensor.shape[0], 1)
-        return row * padded_vocabulary(tensor.shape[0], tp)
-    if len(tensor.shape) == 0 or _WHOLE.search(name):
-        return tensor.size
-    if _KEY_VALUE.search(name):
-        # The KV heads of the attention group with the same number of rows.
-        groups = shape.attention
-        alike = (g.kv_heads for g in groups if tensor.shape[0] == g.kv_heads * g.head_dim)
-        heads = next(alike, None) or min(group.kv_heads for group in groups)
-        return tensor.size * ceil(heads / tp) // heads
-    if len(tensor.shape) == 1 and tensor.shape[0] == shape.hidden_size:
-        return tensor.size
-    return ceil(tensor.size / tp)

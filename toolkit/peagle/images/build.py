@@ -227,11 +227,10 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-b
 _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
         "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
-        "host-memory-below-weights", "instance-scarce", "k-below-fastest",
+        "instance-scarce", "k-below-fastest",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "queue-unbounded", "scale-to-zero-refused",
-        "several-instances", "speculation-costs-more", "speculation-loses", "speed-unverified",
+        "scale-to-zero-refused", "several-instances", "speculation-loses", "speed-unverified",
         "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
     }

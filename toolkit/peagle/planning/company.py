@@ -6,7 +6,6 @@ weights and its vocabulary from the mounted folder.
 """
 
 import re
-import unicodedata
 from typing import Any
 
 from peagle.errors import UserError
@@ -16,6 +15,8 @@ from peagle.text import sanitize
 
 _LONGEST_KEY, _LONGEST_VALUE, _LONGEST_PREFIX = 128, 256, 32
 _PREFIX = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*-?", re.ASCII)
+_TAG = re.compile(r"([\w.:/=+@-]([\w .:/=+@-]*[\w.:/=+@-])?)?")
+"""What every service takes in a tag: no spaces at the ends, which some services remove."""
 _ID = re.compile(r"[A-Za-z0-9_+=,.@:/-]{1,2048}", re.ASCII)
 _KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):.*", re.ASCII)
 
@@ -92,21 +93,13 @@ def check_company(company: Company) -> None:
     for key, value in tags.items():
         is_reserved = key.lower().startswith(("aws:", "peagle:"))
         is_short = 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE
-        if is_reserved or not is_short or not _is_tag_text(key) or not _is_tag_text(value):
+        if is_reserved or not is_short or not all(map(_TAG.fullmatch, (key, value))):
             raise UserError(
                 f"--tag {sanitize(key, 60)!r} is not a tag of 1 to {_LONGEST_KEY} characters and a "
                 f"value of up to {_LONGEST_VALUE}, or is reserved",
                 "use letters, digits, spaces and _.:/=+-@, and no prefix aws: or peagle:",
                 "invalid-tag",
             )
-
-
-def _is_tag_text(text: str) -> bool:
-    """Whether every service takes the text in a tag: AWS's pattern without separators other than
-    the space, and without spaces at the ends, which some services remove."""
-    return text == text.strip() and all(
-        char in " _.:/=+-@" or unicodedata.category(char)[0] in "LN" for char in text
-    )
 
 
 def prefixed(name: str, prefix: str) -> str:

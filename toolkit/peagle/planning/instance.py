@@ -4,24 +4,20 @@ what decided; and the findings: too small, too full, idle, too expensive or too 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from peagle.catalog.tables import HERE
 from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
-from peagle.fit.estimate import GIB, refusal_reason
+from peagle.fit.estimate import refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, rank
-from peagle.planning.load import Load
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, reason
-from peagle.planning.search import MOST_INSTANCES, Selection
-from peagle.planning.speculation import SpeedsByK, is_drafter_named
+from peagle.planning.search import Selection
+from peagle.planning.speculation import SpeedsByK
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.versions import find_facts
-from peagle.workload import Slo
 
 
 def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Reason]:
@@ -192,11 +188,6 @@ def at_cost(candidate: Candidate) -> str:
     return f" at {format_usd(candidate.usd_per_hour)} an hour{together}"
 
 
-def token_cost_text(usd: float) -> str:
-    """``$0.12 per million output tokens``."""
-    return f"{format_usd(usd)} per million output tokens"
-
-
 def speed_text(candidate: Candidate) -> str:
     """``900 tokens/s measured``, ``900 tokens/s estimated (600 to 1,200)``; of several instances
     ``900 tokens/s, 2 times one measured instance``."""
@@ -210,9 +201,6 @@ def speed_text(candidate: Candidate) -> str:
         return text
     return f"{text} ({low:,.0f} to {high:,.0f})"
 
-
-_SHORTEST, _STEP = 1024, 256
-"""Tokens: no shorter context is suggested, and only multiples of so many."""
 
 _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
@@ -242,16 +230,6 @@ def review(selection: Selection) -> Iterator[Finding]:
         return
     if candidate.fit.fits:
         yield from _cache(selection)
-        size = selection.search.load.target.weight_bytes
-        size += selection.search.load.drafter_bytes(candidate.drafter)
-        weights, instance = size / GIB * candidate.copies, candidate.instance
-        if weights > instance.memory_gib:
-            message = (
-                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.place} "
-                f"({instance.memory_gib} GiB), so they load in parts and startup takes longer"
-            )
-            fix = "if startup runs out of memory, use the next larger size"
-            yield note("host-memory-below-weights", "instance_type", message, fix)
         yield from _idle_gpus(selection)
         yield from _scarce(selection)
     else:
@@ -264,69 +242,23 @@ def review(selection: Selection) -> Iterator[Finding]:
         yield from _required(selection, "min_tokens_per_second", f"{least:,.0f} tokens/s")
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
-        yield from _queue(selection)
     if options.instance_count is None and candidate.count > 1:
-        load = selection.search.load
-        asked = format_concurrency(load.concurrency)
-        held = candidate.engine.most_requests * candidate.copies
-        because = f"one is not known to meet what is required with {asked}"
-        if options.within is not None:
-            because = "fewer do not finish in time"
-        elif held * (candidate.count - 1) < load.concurrency:
-            because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
-        message = f"{candidate.count} instances are planned and billed, because {because}"
+        message = f"{candidate.count} instances are planned and billed"
         confirm = use_option("--instance-count", candidate.count, verb="confirm the number with")
         yield warning("several-instances", "instance_count", message, confirm)
-    if candidate.drafter is None or not is_drafter_named(candidate.options) or not selection.alone:
-        return
-    best = selection.alone[0]
-    ours, theirs = candidate.usd_per_million_tokens, best.usd_per_million_tokens
-    is_as_good = best.holds_load and (best.meets or not candidate.meets)
-    if ours is not None and theirs is not None and theirs < ours and is_as_good:
-        target, head = instances_text(best), instances_text(candidate)
-        message = (
-            f"without speculation, {target}{at_cost(best)} costs {token_cost_text(theirs)} "
-            f"({speed_text(best)}); with {candidate.drafter.title}, {head}{at_cost(candidate)} "
-            f"costs {format_usd(ours)} ({speed_text(candidate)})"
-        )
-        yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
-
-
-def _queue(selection: Selection) -> Iterator[Finding]:
-    """A note where this vLLM version can limit its queue, and the options do not."""
-    search, argument = selection.search, "max-num-queued-reqs"
-    facts = find_facts(search.load.vllm)
-    if facts.exact and argument in facts.arguments and argument not in search.options.settings:
-        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
-        sentence = f"add --set {argument}={search.load.concurrency}: vLLM answers further requests "
-        sentence += "with HTTP 503"
-        fix = Fix(sentence, options=("--set", f"{argument}={search.load.concurrency}"))
-        yield note("queue-unbounded", "slo", message, fix)
 
 
 def _too_small(selection: Selection, where: str) -> Finding:
-    """The error that the pair does not fit, with the type to use instead (within the limit of the
-    price before others), or the single options that make it fit."""
-    candidate, load = selection.candidate, selection.search.load
-    fit, drafter = candidate.fit, candidate.drafter
+    """The error that the pair does not fit, with the type to use instead: within the limit of the
+    price before others."""
+    candidate, fit = selection.candidate, selection.candidate.fit
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
     message = f"the pair does not fit {where.format(candidate.instance.place, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
-    larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
-    fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
-
-    def fits(**changed: Any) -> bool:
-        engine = replace(load, **changed).engine_on(candidate.instance, 0, drafter, candidate.k)
-        return engine.fit.fits
-
-    singles = []
-    if length := _fitting_length(load, lambda n: fits(max_model_len=n)):
-        singles.append(_lower("--max-model-len", length))
-    if requests := _largest(1, load.concurrency, lambda n: fits(concurrency=n)):
-        singles.append(_lower("--concurrency", requests))
-    if singles:
-        fixes.append(combine_fixes(singles, " or "))
-    fix = combine_fixes(fixes) if fixes else Fix("choose a smaller target: no option makes it fit")
+    fix = Fix("lower --max-model-len or --concurrency, or choose a smaller target")
+    best = min(selection.ranked, key=lambda other: not other.affordable, default=None)
+    if best is not None:
+        fix = _use_type(best, f", the best for this load{at_cost(best)}")
     return error("instance-too-small", "instance_type", message, fix)
 
 
@@ -348,17 +280,10 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            held, fixes = candidate.engine.most_requests * candidate.copies, list[Fix]()
+            larger = Fix("lower --max-model-len or --concurrency")
             other = next((other for other in selection.ranked if other.holds_load), None)
             if other is not None and other.instance != candidate.instance:
-                fixes.append(_use_type(other, f"{at_cost(other)}, which holds that load"))
-            if held:
-                enough = math.ceil(load.concurrency / held)
-                is_here = candidate.instance.type == HERE
-                if not is_here and candidate.count < enough <= MOST_INSTANCES:
-                    fixes.append(use_option("--instance-count", enough))
-                fixes.append(_lower("--concurrency", held * candidate.count))
-            larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
+                larger = _use_type(other, f"{at_cost(other)}, which holds that load")
             yield warning("cache-below-concurrency", "concurrency", message, larger)
     cached, where = load.workload.cached_prompt_tokens, "cached_prompt_tokens"
     conversations = candidate.performance.conversations
@@ -417,15 +342,11 @@ def _price(selection: Selection) -> Iterator[Finding]:
     priced = [(other.usd_per_hour, other) for other in selection.ranked if other.usd_per_hour]
     if priced:
         usd, cheapest = min(priced, key=lambda pair: pair[0])
-        if usd <= limit:
-            fix = _use_type(cheapest, f", the cheapest that fits, at {format_usd(usd)} an hour")
-        else:
+        fix = _use_type(cheapest, f", the cheapest that fits, at {format_usd(usd)} an hour")
+        if usd > limit:
             enough = f"{math.ceil(round(usd * 100, 6)) / 100:.2f}"
             which = f": {instances_text(cheapest)} is the cheapest that fits"
             fix = use_option("--max-price-per-hour", enough, which)
-            if candidate.options.instance_type and cheapest.instance != candidate.instance:
-                more = ("--instance-type", cheapest.instance.type)
-                fix = Fix(fix.sentence, options=(*fix.options, *more))
     yield error("price-above-limit", "max_price_per_hour", message, fix)
 
 
@@ -443,12 +364,17 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and _slowest(only).meets:
         return
     is_near = excess is not None and excess <= 1
-    fixes = list(_better(selection, certain=is_near))
+    fixes = list[Fix]()
+    for other in selection.ranked:
+        is_enough = (_slowest(other) if is_near else other).meets and other.holds_load
+        if other.instance != candidate.instance and is_enough and other.affordable:
+            fixes.append(_use_type(other, f"{at_cost(other)} ({speed_text(other)})"))
+            break
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        fix = combine_fixes([*fixes, _as_reached(only)])
-        yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
+        fixes.append(Fix("require less, or leave --k and what is set of the instances out"))
+        yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
@@ -456,45 +382,6 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
         message += reached
     fix = combine_fixes([*fixes, Fix("run a benchmark before you rely on it")])
     yield warning(_SPEED_UNVERIFIED, where, message, fix)
-
-
-def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
-    """What meets all that is required, if ``certain`` at the lower end of the range, too: another
-    type, another K, or more instances."""
-    candidate, search = selection.candidate, selection.search
-
-    def is_enough(other: Candidate) -> bool:
-        return (_slowest(other) if certain else other).meets and other.holds_load
-
-    for other in selection.ranked:
-        if other.instance != candidate.instance and is_enough(other) and other.affordable:
-            yield _use_type(other, f"{at_cost(other)} ({speed_text(other)})")
-            break
-    if search.options.k is not None:
-        best = search.with_options(k=None).candidate(candidate.instance)
-        if is_enough(best) and best.drafter is not None:
-            yield use_option("--k", best.k, f" ({speed_text(best)})")
-    if search.options.instance_count is not None and search.options.instance_type != HERE:
-        more = search.with_options(instance_count=None).candidate(candidate.instance)
-        if is_enough(more) and more.count > candidate.count:
-            yield use_option("--instance-count", more.count, f" ({speed_text(more)})")
-
-
-def _as_reached(only: Candidate) -> Fix:
-    """The one requirement of ``only`` as the candidate meets it."""
-    options, times = only.options, only.performance
-    if options.within is not None and only.batch and only.batch.seconds:
-        return use_option("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
-    if options.slo is None:
-        reached = math.floor(only.tokens_per_second or 0)
-        return _lower("--min-tokens-per-second", reached)
-    limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
-    met = {
-        name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
-        for name, limit in (("ttft", options.slo.ttft), ("itl", options.slo.itl))
-        if limit is not None
-    }
-    return use_option("--slo", Slo(**met).text)
 
 
 def _slowest(candidate: Candidate) -> Candidate:
@@ -512,8 +399,7 @@ def _slowest(candidate: Candidate) -> Candidate:
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:
-    """A warning on idle GPUs with the copies that are better on the same type, or a note where none
-    are known to be."""
+    """A note on idle GPUs."""
     candidate, options = selection.candidate, selection.search.options
     instance = candidate.instance
     if not candidate.idle_gpus:
@@ -524,54 +410,15 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         f"{'is' if candidate.idle_gpus == 1 else 'are'} idle{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
-    if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:
-        other = selection.search.with_options(copies=AUTO).candidate(instance)
-        is_known = other.tokens_per_second is not None and other.copies > 1
-        if is_known and rank((candidate, other))[0] is other:
-            message += (
-                f"; {other.copies} copies of the engine, {other.gpus} of the GPUs each, generate "
-                f"{_speed_and_cost(other)}, {_speed_and_cost(candidate)} as planned"
-            )
-            what = " (engines with ports of their own)" if is_here else " (an inference component)"
-            fix = use_option("--copies", other.copies, what)
-            yield warning("gpus-idle", "instance_type", message, fix)
-            return
-    leave_out = ""
-    if options.instance_type is not None and not is_here:
-        leave_out = "leave --instance-type out to get the cheapest type that fits"
+    fix = ""
+    if options.copies != AUTO and not excluded:
+        fix = "leave --copies out: copies of the engine use them where that costs less per token"
+    elif options.instance_type is not None and not is_here:
+        fix = "leave --instance-type out to get the cheapest type that fits"
     else:
         message += "; the plan is the best for this load nevertheless"
-    yield note("gpus-idle", "instance_type", message, leave_out)
+    yield note("gpus-idle", "instance_type", message, fix)
 
 
 def _use_type(other: Candidate, because: str) -> Fix:
     return use_option("--instance-type", other.instance.type, because)
-
-
-def _lower(flag: str, value: int) -> Fix:
-    return Fix(f"lower {flag} to {value}", options=(flag, str(value)))
-
-
-def _fitting_length(load: Load, works: Callable[[int], bool]) -> int | None:
-    """The longest context below the planned one that works, if any holds the requests."""
-    least = load.workload.tokens
-    length = _largest(max(_SHORTEST, least), load.max_model_len, works)
-    return length and max(length // _STEP * _STEP, least)
-
-
-def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:
-    """The largest number from ``low`` to below ``high`` that works, by binary search."""
-    best, high = None, high - 1
-    while low <= high:
-        middle = (low + high) // 2
-        if works(middle):
-            best, low = middle, middle + 1
-        else:
-            high = middle - 1
-    return best
-
-
-def _speed_and_cost(candidate: Candidate) -> str:
-    usd = candidate.usd_per_million_tokens
-    cost = "" if usd is None else f" at {token_cost_text(usd)}"
-    return f"{candidate.tokens_per_second:,.0f} tokens/s{cost}"

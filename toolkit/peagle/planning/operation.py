@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
 
 from peagle.catalog.tables import Instance
 from peagle.errors import Fix, UserError, use_option
@@ -33,6 +33,7 @@ from peagle.planning.plan import (
     Rollout,
     Scaling,
     Step,
+    StepUnit,
     reason,
 )
 from peagle.s3uri import S3Uri
@@ -91,15 +92,20 @@ def choose_rollout(
             code="rollout-of-copies",
         )
     # One instance, or copy, that may become several has the steps of these.
-    several = max(instance_count, options.max_instances or 1)
-    total = instance_count if instance_count > 1 else several
-    step, fits = _default_step(kind, total), total
-    if copies is not None:
-        each = copies.per_instance
-        total = instance_count * each if instance_count * each > 1 else several * each
-        fits = min(each, total // 2)
-        step = Step(value=max(1, fits), unit="copies")
-    step = parse_step(asked, copies is not None) if asked else step
+    each = copies.per_instance if copies else 1
+    total, step, findings = instance_count * each, None, list[Finding]()
+    total = total if total > 1 else max(instance_count, options.max_instances or 1) * each
+    if kind != "all-at-once":
+        unit: StepUnit = "copies" if copies else "instances"
+        # The smallest batch, a tenth as the canary, quarters in a linear rollout.
+        shares = {"rolling": math.ceil(total / 20), "canary": total // 10}
+        usual = each if copies else max(1, shares.get(kind, math.ceil(total / 4)))
+        step = parse_step(asked, copies is not None) if asked else Step(value=usual, unit=unit)
+        step = _accepted_step(kind, step, total, each if copies else total, unit)
+        if total < 2:
+            message = f"a {kind} update replaces a part of the {unit}, and the plan has one"
+            fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
+            findings.append(error("rollout-one-instance", "rollout", message, fix))
     extra = 1 if copies else _extra_instances(kind, step, instance_count)
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
     rollout = Rollout(
@@ -114,32 +120,20 @@ def choose_rollout(
     )
     is_of_copies = copies is not None
     because = reason("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=is_of_copies)
-    noun = "copies" if copies else "instances"
-    findings = [*_findings(rollout, total, noun, fits if copies else None)]
     return Decision(rollout, (because,), tuple(findings))
 
 
-def _findings(
-    rollout: Rollout, count: int, noun: str, most_at_once: int | None
-) -> Iterator[Finding]:
-    """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
-    ``most_at_once`` find room."""
-    step = rollout.step
-    if step is not None and count < 2:
-        message = f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one"
-        fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
-        yield error("rollout-one-instance", "rollout", message, fix)
-    elif step is not None:
-        least, most = _SHARES[rollout.kind]
-        share, fits = step.percent(count), most_at_once or count
-        if not least <= share <= most or step.instances(count) > fits:
-            room = f", and one more instance has room for {fits}" if most_at_once else ""
-            message = (
-                f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker accepts "
-                f"{least}% to {most}% in a {rollout.kind} update{room}"
-            )
-            fix = "choose another rollout_step, or omit it"
-            yield error("rollout-step", "rollout-step", message, fix)
+def _accepted_step(
+    kind: RolloutKind, step: Step, count: int, fits: int, unit: StepUnit = "instances"
+) -> Step:
+    """The step of an update of ``count`` instances, or copies, of which ``fits`` find room at a
+    time; the nearest that SageMaker accepts in place of one that it rejects."""
+    least, most = _SHARES[kind]
+    size = step.instances(count)
+    if least <= step.percent(count) <= most and size <= fits:
+        return step
+    nearest = min(max(size, math.ceil(count * least / 100)), count * most // 100, fits)
+    return Step(value=max(nearest, 1), unit=unit)
 
 
 def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
@@ -148,12 +142,12 @@ def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
 
 def adapt_rollout(rollout: Rollout, count: int) -> Rollout:
     """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
-    for one, and the default step where SageMaker rejects the planned one."""
+    for one."""
     kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
     if step is not None and count < 2:
         kind, step = "all-at-once", None
-    elif step is not None and not _is_accepted(kind, step, count):
-        step = _default_step(kind, count)
+    elif step is not None:
+        step = _accepted_step(kind, step, count, count)
     extra = _extra_instances(kind, step, count)
     usd = None if usd is None else round(usd * extra / rollout.extra_instances, 4)
     changed = {"kind": kind, "step": step, "extra_instances": extra, "extra_usd_per_hour": usd}
@@ -161,30 +155,11 @@ def adapt_rollout(rollout: Rollout, count: int) -> Rollout:
 
 
 def adapt_rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
-    """The rollout where ``count`` copies run; ``None`` for one, which has no batches. A batch that
-    SageMaker rejects becomes the nearest that SageMaker accepts."""
-    step = rollout.step
-    if step is None or count < 2:
+    """The rollout where ``count`` copies run; ``None`` for one, which has no batches."""
+    if rollout.step is None or count < 2:
         return None
-    if not _is_accepted("rolling", step, count):
-        least, most = math.ceil(count / 20), count // 2
-        step = Step(value=max(least, min(step.instances(count), most)), unit="copies")
+    step = _accepted_step("rolling", rollout.step, count, count, "copies")
     return rollout.model_copy(update={"step": step})
-
-
-def _is_accepted(kind: RolloutKind, step: Step, count: int) -> bool:
-    least, most = _SHARES[kind]
-    return least <= step.percent(count) <= most
-
-
-def _default_step(kind: RolloutKind, instance_count: int) -> Step | None:
-    """The smallest batch, a tenth as the canary, quarters in a linear rollout."""
-    sizes = {
-        "rolling": math.ceil(instance_count / 20),
-        "canary": max(1, instance_count // 10),
-        "linear": math.ceil(instance_count / 4),
-    }
-    return Step(value=sizes[kind], unit="instances") if kind in sizes else None
 
 
 def alarms_for(options: Options, floor: float | None) -> tuple[AlarmKind, ...]:
@@ -326,24 +301,22 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         times = speed(requests)
         return slo.excess(times.ttft_seconds, times.itl_seconds) if slo else None
 
-    at_limit, most, shown, holds_with = excess(limit), limit, limit, None
+    at_limit, most, shown = excess(limit), limit, limit
+    holds_with: int | None = None
     code = "none-queues"
     if slo is not None:
         code = "objective-unknown" if at_limit is None else "objective-holds"
     if at_limit is not None and at_limit > 1:
-        low, high = 0, limit  # the objective holds with low, and breaks with high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
+        low = bisect_left(range(1, limit), True, key=lambda n: (excess(n) or 0) > 1)
         code = "objective-breaks"
-        most, shown, holds_with = max(low, 1), high, low
+        most, shown, holds_with = low or 1, low + 1, low
     times = speed(shown)
     because = reason(
         "target_concurrency",
         f"{most} per {unit}",
         code,
         requests=shown,
-        in_cache=limit < engine.case.engine.max_num_seqs if holds_with is None else None,
+        in_cache=limit < engine.case.engine.max_num_seqs,
         slo=slo.text if slo else None,
         ttft_seconds=times.ttft_seconds,
         itl_seconds=times.itl_seconds,
@@ -367,13 +340,6 @@ LOG_DAYS = (
 DEFAULT_LOG_DAYS = 30
 DEFAULT_PERCENT = 100
 DEFAULT_CAPTURE_DAYS = 30
-
-USD_PER_DASHBOARD, USD_PER_ALARM_METRIC, USD_PER_METRIC = 3.0, 0.1, 0.3
-"""CloudWatch's prices per month in us-east-1, after the free tier: a dashboard, a metric of an
-alarm, and a metric that a filter makes of a log."""
-
-_COUNTED_METRICS = 2
-"""The acceptance length comes from two metrics of the log: accepted and drafted tokens."""
 
 _TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
 
@@ -467,7 +433,8 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
     """What the user asks for; ``None`` for nothing. ``floor`` is the least acceptance length of a
     plan that speculates. Raises UserError for values that AWS does not accept."""
     days, topic = options.log_retention, options.alarm_topic
-    _check_retention(days)
+    if days is not None:  # CloudWatch Logs has these only
+        days = next((retention for retention in LOG_DAYS if retention >= days), LOG_DAYS[-1])
     _check_topic(topic, region)
     capture = _choose_capture(options)
     if not (options.observe or days or capture or topic):
@@ -495,16 +462,6 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         alarm_topic=topic,
     )
     return Decision(observe, reasons, tuple(findings))
-
-
-def _check_retention(days: int | None) -> None:
-    if days is not None and days not in LOG_DAYS:
-        later = next((retention for retention in LOG_DAYS if retention > days), LOG_DAYS[-1])
-        raise UserError(
-            f"CloudWatch Logs keeps no log for {days} days",
-            f"use log_retention: {later}; it has {', '.join(map(str, LOG_DAYS))}",
-            "log-retention",
-        )
 
 
 def _check_topic(topic: str | None, region: str) -> None:
@@ -549,15 +506,3 @@ def alarm_kinds(plan: Plan) -> tuple[AlarmKind, ...]:
     rollout, observe = plan.rollout, plan.observe
     rollback_alarms = rollout.alarms if rollout else ()
     return tuple(dict.fromkeys((*rollback_alarms, *(observe.alarms if observe else ()))))
-
-
-def usd_per_month(plan: Plan) -> float:
-    """What dashboard and alarms cost at us-east-1's prices, without CloudWatch's free tier and the
-    queries of an open dashboard."""
-    kinds = alarm_kinds(plan)
-    counted = _COUNTED_METRICS if "acceptance" in kinds else 0
-    metrics = len(kinds) - bool(counted) + counted
-    dashboards = plan.observe is not None and plan.observe.dashboard
-    return (
-        dashboards * USD_PER_DASHBOARD + metrics * USD_PER_ALARM_METRIC + counted * USD_PER_METRIC
-    )

@@ -292,11 +292,14 @@ class Scaling(Frozen):
         return round(price * self.min_instances, 4), round(price * self.max_instances, 4)
 
 
+StepUnit = Literal["instances", "copies", "percent"]
+
+
 class Step(Frozen):
     """The size of one step: a number of instances, or of copies, or a share of them."""
 
     value: int
-    unit: Literal["instances", "copies", "percent"]
+    unit: StepUnit
 
     @property
     def text(self) -> str:

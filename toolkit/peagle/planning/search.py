@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Drafter
@@ -62,10 +61,6 @@ class Search:
         if drafter is None:
             options = options.model_copy(update={"k": None})
         return replace(self, options=options, pair=replace(self.pair, drafter=drafter), others=())
-
-    def with_options(self, **changed: Any) -> Search:
-        """The same with other options, such as the copies, a K or a number of instances."""
-        return replace(self, options=self.options.model_copy(update=changed), _candidates={})
 
     def named(self) -> Candidate | None:
         """The best on the user's instance type, whether it fits or not; ``None`` without a type."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from peagle.case import build_case
@@ -28,17 +29,14 @@ from peagle.planning.load import (
 from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.acceptance import Acceptance, Performance, is_on
+from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.ranking import NO_SPECULATION, Setting
 from peagle.speed.verdict import (
     Question,
-    SettingSpeed,
     Verdict,
-    VerdictChange,
     WorkloadVerdict,
     decide_workload,
 )
-from peagle.vllm import versions
 from peagle.workload import WORKLOADS, Workload
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -224,8 +222,7 @@ def make_verdict(
         workloads=tuple(decided),
         changes=(
             *_changes(compared, question, decided, usual),
-            *(VerdictChange(kind="evidence", text=f.message) for f in findings),
-            *_versions(compared),
+            *(finding.message for finding in findings),
         ),
     )
 
@@ -347,20 +344,20 @@ def _choose_engine(
 
 def _changes(
     compared: _Compared, question: Question, decided: Sequence[WorkloadVerdict], usual_length: int
-) -> Iterator[VerdictChange]:
-    """What would change the verdict: the usual context, the acceptance of its own settings, and
-    missing evidence."""
+) -> Iterator[str]:
+    """What would change the verdict: the usual context, another acceptance, and missing evidence,
+    each in a sentence."""
     if (length := compared.load.max_model_len) < usual_length:
         text = f"the default context of {usual_length:,} tokens does not fit there; engines with "
-        yield VerdictChange(kind="context", text=f"{text}{length:,} are compared")
+        yield f"{text}{length:,} are compared"
     for size in decided:
         yield from _acceptance(size)
-    texts, unknown = list[str](), set[str]()
+    unknown = set[str]()
     for size in decided:
         bests = {load.concurrency: load.speed(load.best) for load in size.loads}
         loads = [str(n) for n, speed in bests.items() if speed and speed.basis == "estimated"]
         if loads:
-            texts.append(f"{size.name}, {', '.join(loads)} at a time: estimated, not measured")
+            yield f"{size.name}, {', '.join(loads)} at a time: estimated, not measured"
     for setting in question.settings:
         if setting.drafter:
             drafter = find_drafter(compared.load.target, setting.drafter)
@@ -368,68 +365,38 @@ def _changes(
                 unknown.add(setting.drafter)
     if unknown:
         names = ", ".join(sorted(unknown))
-        texts.append(f"not compared, because the acceptance is unknown: {names}")
+        yield f"not compared, because the acceptance is unknown: {names}"
     speeds = [
         (size.name, speed) for size in decided for load in size.loads for speed in load.speeds
     ]
-    texts += dict.fromkeys(
+    yield from dict.fromkeys(
         f"{name}: {speed.source}"
         for name, speed in speeds
         if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
     for refusal in dict.fromkeys(compared.refused.values()):
         names = ", ".join(name for name, why in compared.refused.items() if why == refusal)
-        texts.append(f"not compared: {names}; {refusal}")
+        yield f"not compared: {names}; {refusal}"
     measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
     used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
-    texts += dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
-    for text in texts:
-        yield VerdictChange(kind="evidence", text=text)
+    yield from dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
 
 
-def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
-    """The load at which speculation is nearest to losing, and the one at which it is nearest to
-    winning."""
-
-    def share(entry: tuple[int, SettingSpeed]) -> float:
-        return (entry[1].break_even_acceptance_length or 1.0) / entry[1].acceptance_length
-
-    paying, losing = list[tuple[int, SettingSpeed]](), list[tuple[int, SettingSpeed]]()
-    for load in size.loads:
-        best = load.speed(load.best)
-        comparable = [
-            (load.concurrency, speed)
-            for speed in load.speeds
-            if speed.tokens_per_second is not None
-            and speed.break_even_acceptance_length is not None
-        ]
-        if best is not None and best.setting.k:
-            paying.append((load.concurrency, best))
-        elif best is not None and comparable:
-            losing.append(min(comparable, key=share))
-    tight = max(paying, key=share, default=None)
-    near = min(losing, key=share, default=None)
-    origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
-    for entry, pays in ((tight, "pays"), (near, "would pay")):
-        least = entry[1].break_even_acceptance_length if entry else None
-        if entry is None or least is None or (entry is near and share(entry) <= 1):
-            continue
-        requests, speed = entry
-        origin = origins.get(speed.acceptance_basis, speed.acceptance_basis)
-        text = (
-            f"{size.name}, {requests:,g} at a time: {speed.setting.text} {pays} above "
-            f"{least:.2f} tokens per step; {speed.acceptance_length:.2f} is {origin}"
+def _acceptance(size: WorkloadVerdict) -> Iterator[str]:
+    """The load without speculation at which it is nearest to winning."""
+    losing = [
+        (least / speed.acceptance_length, load.concurrency, speed)
+        for load in size.loads
+        for speed in load.speeds
+        if load.best == NO_SPECULATION and speed.tokens_per_second is not None
+        if (least := speed.break_even_acceptance_length) is not None
+    ]
+    ratio, requests, speed = min(losing, key=itemgetter(0), default=(0.0, 0, None))
+    if speed is not None and ratio > 1:
+        basis = {"measured": "measured on text", "imposed": "imposed in the measurement"}
+        origin = basis.get(speed.acceptance_basis, speed.acceptance_basis)
+        yield (
+            f"{size.name}, {requests:,} at a time: {speed.setting.text} would pay above "
+            f"{speed.break_even_acceptance_length:.2f} tokens per step; "
+            f"{speed.acceptance_length:.2f} is {origin}"
         )
-        yield VerdictChange(kind="acceptance", text=text)
-
-
-def _versions(compared: _Compared) -> Iterator[VerdictChange]:
-    """What was measured with other versions on these GPUs."""
-    load = compared.load
-    for run in load.runs:
-        is_here = is_on(run, compared.instance.gpu, compared.gpus)
-        if is_here and versions.compare(run.vllm, load.vllm) != 0:
-            fastest = max(run.speeds, key=lambda row: row.output_tokens_per_second)
-            setting = Setting(drafter=fastest.drafter, k=fastest.k).text
-            text = f"measured with vLLM {run.vllm}: {setting} is the fastest ({run.file})"
-            yield VerdictChange(kind="version", text=text)

@@ -16,12 +16,9 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from peagle.catalog.schema import Drafter, SpeedRun
-
-if TYPE_CHECKING:
-    from peagle.catalog.schema import Drafter, SpeedRun
 
 Basis = Literal["measured", "estimated", "unknown"]
 """``measured``: evidence has this pair, GPU, vLLM version and workload, at or around this load."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from peagle.catalog.tables import InstanceType, NotNegative, Positive, Version
 from peagle.frozen import Frozen
-from peagle.speed.acceptance import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
+from peagle.speed.acceptance import AcceptanceBasis, Basis, Performance
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import NO_SPECULATION, Line, Setting, Speeds, rank_settings, speed_or_zero
 from peagle.text import usd_per_million
@@ -23,7 +23,6 @@ VERDICT_FORMAT = 1
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Load = Annotated[float, Field(ge=1, le=2**31, allow_inf_nan=False)]
 FARTHEST = 2.0
 """A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
 beyond it another setting is often the fastest."""
@@ -69,15 +68,10 @@ class LoadVerdict(Frozen):
 
 
 class VerdictCrossover(Frozen):
-    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay. Between
-    ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens`` is what a
-    million output tokens cost there, either way."""
+    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay."""
 
     direction: Literal["stops", "starts"]
-    requests: Load
-    low: Load
-    high: Load
-    usd_per_million_tokens: Amount | None
+    requests: Annotated[float, Field(ge=1, le=2**31, allow_inf_nan=False)]
     basis: Basis
 
 
@@ -103,17 +97,10 @@ class WorkloadVerdict(Frozen):
         return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
-class VerdictChange(Frozen):
-    """What would change the verdict: another acceptance, the default context, evidence that is
-    missing, or another version of vLLM."""
-
-    kind: Literal["acceptance", "context", "evidence", "version"]
-    text: Line
-
-
 class Verdict(Frozen):
     """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
-    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
+    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance. ``changes``
+    say what would change the verdict."""
 
     format: Literal[1] = 1
     target: Line
@@ -127,7 +114,7 @@ class Verdict(Frozen):
     usd_per_hour: Amount | None
     price_date: Line | None
     workloads: Annotated[tuple[WorkloadVerdict, ...], Field(min_length=1)]
-    changes: tuple[VerdictChange, ...]
+    changes: tuple[Line, ...]
 
     def __repr__(self) -> str:
         sizes = f"{len(self.workloads)} sizes of requests"
@@ -221,7 +208,7 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
             load.model_copy(update={"speeds": tuple(s for s in load.speeds if s.setting in kept)})
             for load in loads
         ),
-        crossovers=speculation_crossovers(by_load, question.usd_per_hour),
+        crossovers=speculation_crossovers(by_load),
         robust=robust,
         robust_regret_percent=regrets[robust][1] if robust else None,
     )
@@ -283,37 +270,37 @@ class _Gain(NamedTuple):
     best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
     where they tie."""
 
-    load: float
+    load: int
     ratio: float
-    alone: float
     measured: bool
     side: int
 
 
-def speculation_crossovers(
-    loads: Mapping[int, Speeds], usd_per_hour: float | None
-) -> tuple[VerdictCrossover, ...]:
+def speculation_crossovers(loads: Mapping[int, Speeds]) -> tuple[VerdictCrossover, ...]:
     """Where speculation with its best setting stops or starts to pay against the target alone, of
     the speeds by load and setting: in verdicts, and in sweeps. The winner changes sides at the load
     at which the ratio passes 1, interpolated on the logarithm of the load. Settings that tie change
     no side."""
     points = [point for load in sorted(loads) if (point := _gain(load, loads[load]))]
-    crossovers, first = [], 0
+    crossovers = []
     decided = [number for number, point in enumerate(points) if point.side]
     for here, there in pairwise(decided):
         if points[here].side == points[there].side:
             continue
-        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
-        passing = (
-            n for n in range(here, there) if (points[n].ratio > 1) != (points[n + 1].ratio > 1)
+        pairs = pairwise(points[here : there + 1])
+        before, after = next(pair for pair in pairs if (pair[0].ratio > 1) != (pair[1].ratio > 1))
+        share = (before.ratio - 1) / (before.ratio - after.ratio)
+        crossovers.append(
+            VerdictCrossover(
+                direction="stops" if before.ratio > 1 else "starts",
+                requests=round(before.load * (after.load / before.load) ** share, 1),
+                basis="measured" if before.measured and after.measured else "estimated",
+            )
         )
-        between = points[first : next(back, len(points))]
-        crossovers.append(_crossover(between, next(passing) - first, usd_per_hour))
-        first = there
     return tuple(crossovers)
 
 
-def _gain(load: float, speeds: Speeds) -> _Gain | None:
+def _gain(load: int, speeds: Speeds) -> _Gain | None:
     """Speculation against the target alone; ``None`` where the speed of one is unknown."""
     alone = speeds.get(NO_SPECULATION)
     drafting = {setting: speed for setting, speed in speeds.items() if setting.k}
@@ -321,53 +308,8 @@ def _gain(load: float, speeds: Speeds) -> _Gain | None:
     if alone is None or not alone.tokens_per_second or not ranked:
         return None
     best = max((drafting[setting] for setting in ranked), key=speed_or_zero)
-    measured = alone.basis == best.basis == "measured"
     ratio = speed_or_zero(best) / alone.tokens_per_second
     fastest = rank_settings(speeds).tied
     wins = NO_SPECULATION not in fastest and ratio > 1
     loses = fastest == (NO_SPECULATION,) and ratio < 1
-    side = 1 if wins else -1 if loses else 0
-    return _Gain(load, ratio, alone.tokens_per_second, measured, side)
-
-
-def _crossover(
-    points: Sequence[_Gain], number: int, usd_per_hour: float | None
-) -> VerdictCrossover:
-    """The crossover between this point and the next; ``points`` have no other one. ``low`` and
-    ``high`` are the loads around it at which the speeds are within a share of each other."""
-
-    def load_at(before: _Gain, after: _Gain, ratio: float) -> float:
-        """The load between two points at which the ratio is this one."""
-        share = (before.ratio - ratio) / (before.ratio - after.ratio)
-        load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
-        return load
-
-    def outside(point: _Gain, limit: float) -> bool:
-        return point.ratio >= limit if limit > 1 else point.ratio <= limit
-
-    before, after = points[number], points[number + 1]
-    requests = load_at(before, after, 1.0)
-    share = math.log(requests / before.load) / math.log(after.load / before.load)
-    alone = before.alone * (after.alone / before.alone) ** share
-    above, below = 1 + SAME_SPEED_SHARE, 1 - SAME_SPEED_SHARE
-    if before.ratio <= 1:
-        above, below = below, above
-    low, high = before.load, after.load
-    for point, next_point in reversed(list(pairwise(points[: number + 2]))):
-        if outside(point, above):
-            low = load_at(point, next_point, above)
-            break
-        low = point.load
-    for point, next_point in pairwise(points[number:]):
-        if outside(next_point, below):
-            high = load_at(point, next_point, below)
-            break
-        high = next_point.load
-    return VerdictCrossover(
-        direction="stops" if before.ratio > 1 else "starts",
-        requests=round(requests, 1),
-        low=round(min(low, requests), 1),
-        high=round(max(high, requests), 1),
-        usd_per_million_tokens=usd_per_million(usd_per_hour, alone),
-        basis="measured" if before.measured and after.measured else "estimated",
-    )
+    return _Gain(load, ratio, alone.basis == best.basis == "measured", wins - loses)

@@ -237,9 +237,7 @@ def print_lossless(result: LosslessResult) -> None:
         print_status(f"Refused by the engine, and left out: line {lines}.")
 
 
-def summarize_workload(
-    rows: Sequence[BenchRow], usd_per_hour: float | None = None, slo: Slo | None = None
-) -> str:
+def summarize_workload(rows: Sequence[BenchRow], slo: Slo | None = None) -> str:
     """One workload in sentences: the fastest settings by load with their gain, the crossovers, and
     the fastest setting that meets the objective."""
     best = winners(rows)
@@ -257,7 +255,7 @@ def summarize_workload(
         parts.append(f"{text} ({', '.join(notes)})" if notes else text)
     against = ", against no speculation" if any("times" in part for part in parts) else ""
     sentences = [f"Fastest{against}: {', '.join(parts)}." if parts else "Nothing was measured."]
-    for text in map(crossover_text, crossovers(rows, usd_per_hour)):
+    for text in map(crossover_text, crossovers(rows)):
         sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
     if slo is not None and slo != Slo():
         fastest = max(
@@ -278,7 +276,7 @@ def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
     workloads = result.by_workload()
     lines = []
     for workload, rows in workloads.items():
-        text = summarize_workload(rows, result.usd_per_hour, slo)
+        text = summarize_workload(rows, slo)
         lines.append(f"{workload.name}: {text}" if len(workloads) > 1 else text)
     return lines
 
@@ -322,7 +320,7 @@ def report(result: BenchResult, slo: Slo | None = None) -> str:
         workloads.append(
             {
                 "workload": workload,
-                "summary": f"{workload.name}: {summarize_workload(rows, result.usd_per_hour, slo)}",
+                "summary": f"{workload.name}: {summarize_workload(rows, slo)}",
                 "plot": _plot(measured, all_settings, slo) if measured else "",
                 "winners": winners(rows),
             }

@@ -248,7 +248,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
-            print_line(f"  - {change.text}")
+            print_line(f"  - {change}")
     if written is not None:
         size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
         load = ["--concurrency", str(entry.concurrency)]
@@ -293,16 +293,9 @@ def _print_size(size: WorkloadVerdict) -> None:
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:
-    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
-    tokens; measured.``"""
-    price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
-    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
-    between = f" ({low} to {high})" if low != high else ""
-    return (
-        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
-        f"{between}{cost}; {crossover.basis}."
-    )
+    """``Speculation stops paying at about 38 requests; measured.``"""
+    at = f"{crossover.requests:,.0f} requests; {crossover.basis}."
+    return f"Speculation {crossover.direction} paying at about {at}"
 
 
 def _ratio(load: LoadVerdict) -> float | None:

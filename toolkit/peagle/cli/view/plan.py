@@ -30,7 +30,6 @@ from peagle.planning.operation import (
     cost_text,
     limit_text,
     most_usd_per_hour,
-    usd_per_month,
 )
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.speculation import NO_HEAD
@@ -355,8 +354,7 @@ def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
         parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
         days = observe.log_retention_days
         parts += [f"log kept {days} days"] if days else []
-        usd = usd_per_month(plan) if parts else 0
-        yield "observe", "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+        yield "observe", "; ".join(parts)
         yield "capture", capture_text(observe.capture) if observe.capture else ""
 
 
