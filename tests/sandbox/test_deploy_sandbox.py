@@ -50,12 +50,11 @@ def fresh(sandbox: Sandbox, tmp_path: Path) -> Iterator[Sandbox]:
     home.peagle("sandbox", "stop")
 
 
-def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
+def test_a_declined_deploy_leaves_the_sandbox_that_it_started_empty(fresh: Sandbox) -> None:
     done = in_process(*DEPLOY[:-1], stdin=b"n\n", terminal=True, environment=fresh.environment)
     assert done.code == 2
     assert "not deployed; nothing was changed" in done.err
-    assert fresh.json("sandbox", "status")["running"] is False
-    assert fresh.processes() == []
+    assert fresh.json("list")["deployments"] == []
 
 
 STEPS = [

@@ -23,13 +23,13 @@ BUDGET = {
     "aws": (3_535, 2_600),
     "weights": (2_034, 1_500),
     "warm": (394, 400),
-    "deploy": (6_269, 4_600),
+    "deploy": (6_271, 4_600),
     "bench": (3_864, 3_100),
     "train": (2_548, 1_500),
     "sandbox": (5_018, 5_360),
     "cli": (8_981, 6_200),
 }
-MOST_LINES, MOST_FILES = 63_884, 243
+MOST_LINES, MOST_FILES = 63_886, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

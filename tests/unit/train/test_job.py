@@ -261,7 +261,7 @@ def test_the_heads_catalogue_has_a_target_or_is_left_out(
     aws: Aws, tmp_path: Path, organization: str
 ) -> None:
     entry = f"./head/.catalog/{organization}/tiny.yaml"
-    put_archive(aws, {"./head/config.json": b"", entry: b'weights: "./target"\n'})
+    put_archive(aws, {"./head/config.json": b"", entry: b"id: a/b\nweights: ./target\n"})
     fetch_head(aws, JOB, tmp_path / "head")
     catalog = tmp_path / "head" / ".catalog"
     assert catalog.exists() == (organization == "peagle")

@@ -495,15 +495,17 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
         )  # fmt: skip
         return
     # Security groups and network ACLs are not looked at.
-    to_s3 = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
-    to_internet = (
-        "add a NAT gateway to its routes (an internet gateway serves no container), or copy the "
-        "weights to S3 with peagle weights sync and use --model-source"
-    )
-    for what, without, fix in ((needed.s3, no_s3, to_s3), (needed.internet, closed, to_internet)):
-        if what and without:
-            message = f"there is no route to {what} from {', '.join(without)}"
-            yield error("network-unreachable", "subnets", message, fix)
+    if needed.s3 and no_s3:
+        message = f"there is no route to {needed.s3} from {', '.join(no_s3)}"
+        fix = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
+        yield error("network-unreachable", "subnets", message, fix)
+    if needed.internet and closed:
+        message = f"there is no route to {needed.internet} from {', '.join(closed)}"
+        fix = (
+            "add a NAT gateway to its routes (an internet gateway serves no container), or copy "
+            "the weights to S3 with peagle weights sync and use --model-source"
+        )
+        yield error("network-unreachable", "subnets", message, fix)
 
 
 def _role_access_findings(

@@ -231,7 +231,7 @@ def _complete_catalog(catalog: Path) -> None:
     """Give the head's catalogue the target's folder, which the archive has not: that of the bundled
     catalogue. Without one, as for a target in S3, there is no catalogue."""
     entry = next(catalog.glob("*/*.yaml"), None)
-    if entry and 'weights: "./target"' in entry.read_text("utf-8"):
+    if entry and "\nweights: ./target\n" in entry.read_text("utf-8"):
         bundled = data_folder("model_catalog") / entry.parent.name / entry.stem / "target"
         if bundled.is_dir():
             entry.with_name("target").symlink_to(bundled, target_is_directory=True)
