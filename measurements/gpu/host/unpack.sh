@@ -33,8 +33,7 @@ script "$W/bin/peagle" toolkit peagle.cli
 script "$W/env/trainer/bin/speculators" trainer speculators
 sed "1c#!$W/env/aiperf/bin/python" "$W/tools/aiperf/bin/aiperf" >"$W/env/aiperf/bin/aiperf"
 chmod +x "$W/env/aiperf/bin/aiperf"
-printf '{"aiperf": "0.13.0", "lock": "%s", "megabytes": 249, "seconds": 1.0}' \
-  "$(sha256sum <"$W/source/requirements/aiperf.txt" | cut -d' ' -f1)" >"$W/env/aiperf/aiperf.json"
+printf '{"lock": "%s"}' "$(sha256sum <"$W/source/requirements/aiperf.txt" | cut -d' ' -f1)" >"$W/env/aiperf/engine.json"
 cat >"$W/env.sh" <<END
 unset PYTHONDONTWRITEBYTECODE
 export W=$W PATH=$W/bin:\$PATH HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 COLUMNS=110
