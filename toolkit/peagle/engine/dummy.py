@@ -44,6 +44,8 @@ def with_dummy_weights(plan: Plan, catalog: Catalog, words: Iterable[str]) -> Pl
         if name.removeprefix(PREFIX).lower().replace("_", "-") not in _LEFT_OUT
     }
     environment |= {MODEL: _TARGET, f"{PREFIX}LOAD_FORMAT": "dummy"}
+    if "vision_config" in config.read_text(encoding="utf-8"):  # a dummy has no image processor
+        environment[f"{PREFIX}LANGUAGE_MODEL_ONLY"] = "true"
     changed: dict[str, Any] = {
         "target": plan.target.model_copy(update={"weights": weights}),
         "environment": environment,

@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ _ONE_RANK = (
     f"{PREFIX}PIPELINE_PARALLEL_SIZE",
     f"{PREFIX}DATA_PARALLEL_SIZE",
 )
+_RELEASE_SECONDS = 10.0
+"""How long the driver may take to free the memory of an engine that has ended."""
 _ADDED: dict[str, tuple[str, str]] = {
     "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
     "VLLM_NO_USAGE_STATS": ("1", "usage statistics are off"),
@@ -386,7 +389,15 @@ class LocalRunner:
         running = [engine for engine in state.local_engines() if is_alive(engine.process)]
         taken = {uuid: engine.name for engine in running for uuid in engine.gpus}
         each = math.prod(sizes)
-        chosen = choose_gpus(gpus, each * copies, share, taken)
+        until = time.monotonic() + _RELEASE_SECONDS
+        while True:
+            try:
+                chosen = choose_gpus(visible_gpus(self.machine), each * copies, share, taken)
+                break
+            except Refused as refused:
+                if refused.code != "gpu-busy" or taken or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
         return [chosen[start : start + each] for start in range(0, len(chosen), each)]
 
     def start(
@@ -402,7 +413,9 @@ class LocalRunner:
         ``record`` is called before."""
         if self.image:
             return start_container(Docker(), self.container(plan, environment, port), log, record)
-        ml_root = state.locate_folder(plan.name) / "ml"
+        # By its port, not its name: vLLM drafts with EAGLE where the path of a head of another
+        # method contains "eagle-", as in the name "peagle-gemma-4-31b-mtp" (config/speculative.py).
+        ml_root = home() / "ml" / str(port)
         shutil.rmtree(ml_root, ignore_errors=True)
         link_folders(local_folders(plan), ml_root)
         variables = {**environment, **self._warm_variables(environment, str(state.warm_folder()))}
