@@ -24,6 +24,8 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
 @pytest.mark.parametrize(("words", "typed", "name"), [
     ((), "gpt-oss-20", "gpt-oss-20b"),
     ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
+    (("gpt-oss-20b", "--profile", "of --online", "--compare"), "gpt-oss-12", "gpt-oss-120b"),
+    (("gpt-oss-20b", "--name", "--region", "--compare"), "gpt-oss-12", "gpt-oss-120b"),
 ])  # fmt: skip
 def test_shell_completes_names_of_catalogue(words: tuple[str, ...], typed: str, name: str) -> None:
     names = completions("plan", *words, typed)

@@ -29,7 +29,7 @@ class PeagleCommand(click.Command):
         try:
             rest = super().parse_args(ctx, args)
             flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-            for option in options:
+            for option in () if ctx.resilient_parsing else options:  # tab completion
                 if str(ctx.params.get(option.name or "")) in flags:
                     message = f"Option '{max(option.opts, key=len)}' requires an argument."
                     raise click.BadOptionUsage(str(option.name), message, ctx)

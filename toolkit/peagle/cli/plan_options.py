@@ -180,7 +180,8 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
             # It has its own region and tags; variables such as AWS_REGION do not override it.
             is_variable = ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
             if not is_variable and (name != "region" or value != plan.region):
-                flags = {part.name: max(part.opts, key=len) for part in ctx.command.params}
+                parts = reversed(ctx.command.params)  # --instance-type, not --here behind it
+                flags = {part.name: max(part.opts, key=len) for part in parts}
                 flags["speculation"] = "--no-speculation"
                 message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
