@@ -31,7 +31,7 @@ from typing import Any
 from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, InvalidEnvironment
 from peagle_serve.json_reader import read
 
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_int=float)  # of any length, which int refuses and vLLM does not
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """argparse reads these as values."""
 

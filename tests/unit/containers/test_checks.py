@@ -236,6 +236,7 @@ CHOOSES_CODE: dict[str, tuple[str, ...]] = {
     "SM_VLLM_ATTENTION_CONFIG": ('{"custom_class": "a.b", "custom_class": "a.b"}',),
     "SM_VLLM_COMPILATION_CONFIG": (
         '{"backend": "a.b.compile"}',
+        '{"n": 1%s, "backend": "a.b"}' % ("0" * 5000),
         '{"inductor_passes": {"post_grad_custom_post_pass": "a.b"}}',
         '{"cache_dir": "/tmp"}',
         '{"mode": 3, "inductor_compile_config": {"cpp.cxx": [null, "/tmp/cc"]}}',
