@@ -29,11 +29,11 @@ def use_option(flag: str, value: object, more: str = "", verb: str = "use") -> F
     return Fix(f"{verb} {flag} {value}{more}", options=(flag, str(value)))
 
 
-def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
+def combine_fixes(fixes: Iterable[Fix]) -> Fix:
     """One fix with the sentences of all, and the command or options of the first that has some."""
     offered = tuple(fixes)
     first = next((fix for fix in offered if fix.command or fix.options), Fix(""))
-    return Fix(separator.join(fix.sentence for fix in offered), first.command, first.options)
+    return Fix("; or ".join(fix.sentence for fix in offered), first.command, first.options)
 
 
 def command_line(command: Iterable[str]) -> str:

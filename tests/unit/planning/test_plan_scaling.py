@@ -78,9 +78,9 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     # Copies
     "one engine on many GPUs": (on_eight(pair="tiny", copies=1), {
         "copies": None, "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle but bill",
-        IDLE: "leave --copies out"}),
+        IDLE: "use --copies auto"}),
     "fewer copies than GPUs": (on_eight(concurrency=64, copies=5, rollout="rolling"), {
-        "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge", IDLE: "leave --copies out"}),
+        "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge", IDLE: "use --copies auto"}),
     "a rollout that excludes copies": (on_eight(pair="tiny", rollout="all-at-once"), {
         "copies": None, IDLE: "leave --instance-type out"}),
     "captured data excludes copies": (on_eight(pair="tiny", capture_data="s3://captured/here"), {

@@ -161,7 +161,6 @@ def start_comparison(
             if live and record.serving and live.serves_steadily(record.serving.name):
                 context.change(comparison=None)
                 apply.remove_stale(context)
-                apply.restore_observability(context, record.serving)
         raise
     request = replace(make_plan_request(desired.plan, name), variant=revisions.CANDIDATE)
     try:

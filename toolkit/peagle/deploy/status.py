@@ -451,7 +451,7 @@ def read_endpoint_usage(
     statistics = _statistics(aws, record.name, now - window_seconds, copies, notes)
     price = usd_per_hour_now(record, live)
     if live and revisions.compares_now(record, live):
-        notes.append("the candidate is not counted; the command compare reports on both plans")
+        notes.append("the candidate is not counted; `peagle compare` reports on both plans")
         price = revisions.compute_usd_per_hour(record, live)[VARIANT]
         live = revisions.of_variant(live, VARIANT)
     usage = Usage(

@@ -222,8 +222,8 @@ Fix: leave --instance-type or --instance-count out, lower --concurrency, or requ
 
 
 def review(selection: Selection) -> Iterator[Finding]:
-    """Errors, warnings and notes about the selected candidate: memory, idle GPUs, price, speed,
-    number of instances, and what the target alone would cost."""
+    """Errors, warnings and notes about the selected candidate: memory, idle GPUs, price, speed and
+    number of instances."""
     candidate, options = selection.candidate, selection.search.options
     if not selection.ranked and options.instance_type is None:
         yield _too_small(selection, "on any instance type; on {0}, the largest")
@@ -373,7 +373,7 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        fixes.append(Fix("require less, or leave --k and what is set of the instances out"))
+        fixes.append(Fix("require less, or leave out --k, --instance-type or --instance-count"))
         yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
@@ -412,7 +412,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     fix = ""
     if options.copies != AUTO and not excluded:
-        fix = "leave --copies out: copies of the engine use them where that costs less per token"
+        fix = "use --copies auto: copies of the engine use them where that costs less per token"
     elif options.instance_type is not None and not is_here:
         fix = "leave --instance-type out to get the cheapest type that fits"
     else:

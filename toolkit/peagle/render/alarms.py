@@ -156,7 +156,7 @@ def alarms(plan: Plan, config: str) -> tuple[dict[str, Any], ...]:
     undoing = plan.rollout.alarms if plan.rollout else ()
     made = []
     for kind in alarm_kinds(plan):
-        # With a rollout, an alarm is about all instances, also in a comparison.
+        # Without a rollout, an alarm is about all instances.
         alarm = _alarm(plan, kind, config if kind in undoing else "")
         made.append(
             {
