@@ -77,7 +77,7 @@ def cli_page() -> str:
         ("option", "meaning"), [(f"`{option}`", text) for option, text in _COMMON.items()]
     )
     first = _command(top, _SHARED_BY[0])
-    plans = _options(first, [option for option in first.command.params if option.name in shared])
+    plans = _options(first, [option for option in first.command.params if _key(option) in shared])
     parts = [f"{_INTRODUCTION}{common}\n", f"{_OF_PLANS}{plans}\n", f"{_KEYS}{_keys(top)}\n"]
     for group, names in COMMANDS.items():
         parts.append(f"## {group}\n")
@@ -107,20 +107,28 @@ def _command(parent: click.Context, name: str) -> click.Context:
     return click.Context(command, info_name=name, parent=parent, **command.context_settings)
 
 
-def _shared(top: click.Context) -> set[str]:
-    """The names of the options of a plan."""
-    names = [
+def _key(parameter: click.Parameter) -> tuple[str | None, str | None]:
+    """The name and the help of an option: of a training, ``--set`` is another one."""
+    return parameter.name, getattr(parameter, "help", None)
+
+
+def _shared(top: click.Context) -> set[tuple[str | None, str | None]]:
+    """The keys of the options of a plan."""
+    keys = [
         {
-            parameter.name
+            _key(parameter)
             for parameter in _command(top, name).command.params
             if _is_option(parameter)
         }
         for name in _SHARED_BY
     ]
-    return {name for name in set.intersection(*names) if name} - {"as_json", "profile", "sandbox"}
+    others = ("as_json", "profile", "sandbox")
+    return {key for key in set.intersection(*keys) if key[0] not in others}
 
 
-def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
+def _described(
+    ctx: click.Context, shared: Collection[tuple[str | None, str | None]]
+) -> Iterator[str]:
     """A command, or the commands of a group."""
     if isinstance(ctx.command, click.Group):
         for name in ctx.command.list_commands(ctx):
@@ -142,11 +150,7 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
         for parameter in _COMMON
         if any(parameter in option.opts for option in options)
     ]
-    of_plan = [
-        parameter
-        for parameter in options
-        if parameter.name in shared and parameter.opts != ["--here"]  # a second spelling
-    ]
+    of_plan = [parameter for parameter in options if _key(parameter) in shared]
     remaining = [
         parameter for parameter in options if not _is_common(parameter) and parameter not in of_plan
     ]
