@@ -216,10 +216,10 @@ class Repetition:
 class BenchRow:
     """One load of one setting; the times are over the requests of all repetitions, of conversations
     over their turns after the first. ``saturated`` says why the number is not the engine's at this
-    load, ``incomplete`` why the load ended early. ``cached_prompt_tokens`` of a
-    measured prompt came from the prefix cache, by the engine's counters: other clients' requests
-    count too; ``None`` where they are unknown. ``max_cudagraph_capture_size``
-    is the largest batch with a CUDA graph, in tokens."""
+    load, ``incomplete`` why the load ended early. ``cached_prompt_tokens`` of a measured prompt
+    came from the prefix cache, by the engine's counters: other clients' requests count too;
+    ``None`` where they are unknown. ``max_cudagraph_capture_size`` is the largest batch with a CUDA
+    graph, in tokens."""
 
     setting: BenchSetting
     load: BenchLoad

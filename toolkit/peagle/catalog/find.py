@@ -114,14 +114,12 @@ def target_named(catalog: Catalog, name: str) -> str | None:
     for target_id, target in targets:
         if lowered in (target_id.lower(), target.short_name.lower()):
             return target_id
-    same = [target_id for target_id, target in targets if target.weights.lower() == lowered]
-    if "/" not in lowered:
-        same = [
-            target_id
-            for target_id in catalog.targets
-            if target_id.lower().partition("/")[2] == lowered
-        ]
-    if len(same) > 1:
+    target_ids = [
+        target_id
+        for target_id, target in targets
+        if lowered == (target.weights if "/" in name else target_id.partition("/")[2]).lower()
+    ]
+    if len(target_ids) > 1:
         message = f"{name!r} is the name of several targets"
-        raise UserError(message, f"write one of {', '.join(same)}", code="several-targets")
-    return same[0] if same else None
+        raise UserError(message, f"write one of {', '.join(target_ids)}", code="several-targets")
+    return target_ids[0] if target_ids else None

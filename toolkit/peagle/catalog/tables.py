@@ -511,7 +511,7 @@ class PublishedHead(Frozen):
     text: str
     source: str
 
-    def tokens(self, table: "TrainingTable") -> float:
+    def count_tokens(self, table: "TrainingTable") -> float:
         """The tokens of its training, of which those of further epochs count less."""
         return self.samples * self.sample_tokens * table.effective_epochs(self.epochs)
 

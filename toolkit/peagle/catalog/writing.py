@@ -70,10 +70,10 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _text(table: BaseModel, comments: Iterable[str]) -> str:
-    data = table.model_dump(mode="json", exclude_defaults=True)
-    content = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return "".join(f"# {sanitize(comment)}\n" for comment in comments) + content
+def _text(content: BaseModel, comments: Iterable[str]) -> str:
+    data = content.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return "".join(f"# {sanitize(comment)}\n" for comment in comments) + text
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:

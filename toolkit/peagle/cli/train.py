@@ -154,8 +154,7 @@ def _read_inputs(
     pair = options["pair"]
 
     def connect() -> Aws:
-        session.start()
-        return session.aws(options["region"] or default_region())
+        return session.connect(options["region"] or default_region())
 
     catalog, checkpoint = with_own_target(
         command_catalog(), pair, lambda location: checkpoint_at(location, connect)

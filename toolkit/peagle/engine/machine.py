@@ -424,8 +424,8 @@ def install_error(log: Path) -> EngineError:
 
 @dataclass(frozen=True)
 class Installation:
-    """``what`` the first of ``locks`` installs into ``folder``, with that many bytes free; complete
-    once its import ``statement`` works."""
+    """``what`` the first of ``locks`` installs into ``folder``, whose disk has the ``needed`` bytes
+    free; complete once its import ``statement`` works."""
 
     what: str
     folder: Path

@@ -314,7 +314,7 @@ def engine_image(
     if docker.inspect("image", name) is not None:
         return name
     progress(f"building {name} (2 GB, once for this base and engine)")
-    with tempfile.TemporaryFile() as archive:
+    with explain_full_disk("the engine"), tempfile.TemporaryFile() as archive:
         docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
                       doing=f"building {name}",
                       stdin=partial(write_tar, build_context(packages, archive)),

@@ -320,7 +320,7 @@ def launch(
 
 
 def _newest_image(docker: Docker, pair: str) -> Image:
-    """The newest image of the pair, which its entrypoint serves alone, else the newest."""
+    """The newest image of the pair, else the newest, whose entrypoint refuses another pair."""
     images = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
                          serve=serve_digest())  # fmt: skip
     if not images:

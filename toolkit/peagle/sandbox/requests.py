@@ -1,8 +1,8 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
 The sandbox answers only requests with its own access key, also in a bearer token, which expires.
-The key's id is a random text that only its user can read, so signatures are not computed again.
-Presigned URLs are refused.
+The key's id is a random text that its user alone can read, and whoever gets a bearer token, so
+signatures are not computed again. Presigned URLs are refused.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def read_daemon() -> EngineProcess | None:
 
 @dataclass(frozen=True)
 class AccessKey:
-    """The key that a sandbox accepts; a new one for every start. Its id alone identifies the owner:
-    nobody else can read or guess it."""
+    """The key that a sandbox accepts; a new one for every start. Its id alone identifies the owner,
+    so it is a secret too."""
 
     id: str = field(repr=False)
     secret: str = field(repr=False)

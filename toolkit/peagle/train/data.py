@@ -41,7 +41,7 @@ CAPTURE = "capture:"
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 
 SOURCES_FILE = "peagle-sources.json"
-"""Beside both in a folder of parts: what the user named as their sources."""
+"""In the folder of both: the sources of the data as the user named them."""
 
 MOST_PROMPTS = 200
 """Held-out prompts on which acceptance is measured, at most."""
@@ -166,7 +166,7 @@ def read_training_data(
 
 
 def _name_sources(source: str) -> Sequence[str]:
-    """The source, or of a part that ``write_parts`` wrote those of its data."""
+    """The source itself, or those of the data that ``write_parts`` wrote into this file."""
     path = Path(source)
     file = path.with_name(SOURCES_FILE)
     if path.name == TRAIN_FILE and file.is_file():

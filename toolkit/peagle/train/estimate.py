@@ -258,7 +258,7 @@ def plan_training(
     saved = _SAVED_BYTES * (head.parameters or 0)
     tokens = data.tokens * table.effective_epochs(recipe.epochs)
     k, speed, expected = head.k_recommended, None, None
-    if tokens >= table.heads[0].tokens(table):
+    if tokens >= table.heads[0].count_tokens(table):
         curves = expected_curves(tokens, table, engine.decay)
         k, speed = engine.fastest(head, curves[1])
         expected = Range(*(round(curve.length(k), 2) for curve in curves))
@@ -421,8 +421,8 @@ def estimate_rates(
     training = training_rate(load.target, head, data, recipe, gpu.tflops, table)
     training = training.times(max(others, 1))
     pairs = zip(states.values, training.values, strict=True)
-    answer = data.answer_tokens / data.requests
-    answers = (rate * answer for rate in table.answers_per_second.values)
+    mean = data.answer_tokens / data.requests
+    answers = (rate * mean for rate in table.answers_per_second.values)
     start = Range(*table.start_seconds.values)
     return Rates(
         "estimated",
@@ -537,7 +537,7 @@ def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
     """The logarithm of the tokens of each published head, and its acceptance length with K=5."""
     return [
         (
-            math.log(head.tokens(table)),
+            math.log(head.count_tokens(table)),
             curve_through(((head.k, head.acceptance_length),), decay).length(USUAL_K),
         )
         for head in table.heads

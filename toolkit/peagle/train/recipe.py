@@ -56,10 +56,10 @@ class Recipe:
 
     @property
     def kept_epochs(self) -> int:
-        """The epochs that the trainer saves, whose heads are measured: with ``checkpoint-freq`` the
-        first one and each that is divisible by it."""
-        every = self.settings.get("checkpoint-freq", "1")
-        return self.epochs if float(every) <= 1 else 1 + int(self.epochs // float(every))
+        """How many epochs the trainer saves, whose heads are measured: the first one, and those
+        whose number ``checkpoint-freq`` divides."""
+        every = float(self.settings.get("checkpoint-freq", 1))
+        return 1 + int(self.epochs // every) if every > 1 else self.epochs
 
 
 GPU_OPTIMIZER = "muon"
