@@ -422,9 +422,9 @@ class Load:
             tokens = requests * (config.k + 1)
             if is_turn:
                 tokens = turn_step_tokens(workload, requests, config.k)
-            size = capture_size(tokens, config.k)
             largest = _LARGEST_OF_TURN if is_turn else config.max_num_batched_tokens
-            if not default.captured < tokens <= size <= largest:
+            size = capture_size(tokens, config.k) if default.captured < tokens <= largest else 0
+            if not tokens <= size <= largest:
                 continue
             graphs = default.with_graphs(size, size)
             saved = 1 - seconds(graphs, tokens, is_turn) / seconds(default, tokens, is_turn)
