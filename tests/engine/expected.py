@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tests.engine.damage import TILES
 from tests.engine.verdicts import Verdict, accepts, dies, drafts, refuses, unnoticed
 
 _SHAPE = "is invalid for input of size"
@@ -90,16 +89,11 @@ CORPUS: dict[str, Verdict] = {
     "a missing layer of the target": refuses("were not initialized from checkpoint"),
     "a context above the target's": refuses("is greater than the derived max_model_len"),
     "heads that three GPUs cannot divide": refuses("must be divisible by tensor parallel size"),
-    "a step as small as the draft slots": refuses("enough slots to schedule a token"),
-    "no padding in parallel": refuses("only supports padded drafter batch"),
-    "a drafter on three GPUs": refuses("cannot be other value than 1 or target model"),
     # settings that conflict with a drafter
     "adapters": dies("index out of range"),
-    "a pipeline": refuses("Pipeline parallelism is not supported for this model"),
     "prefix caching": unnoticed("P-EAGLE"),
     "a removed key": refuses("Unexpected keyword argument"),
     "a removed sampling method": refuses("should be 'standard', 'synthetic' or 'block'"),
-    "bfloat16 on a CPU with AMX tiles": refuses("Dimension out of range"),
 }
 """Cases of the rules' corpus that the engine gets unchanged."""
 _TWO_GROUPS = {"num_gpu_blocks_override": 160}
@@ -107,12 +101,8 @@ ENGINE: dict[str, dict[str, Any]] = {
     "a window of 8 tokens": _TWO_GROUPS,
     "full and sliding layers": _TWO_GROUPS,
     "hidden states of another width": {"max_num_seqs": 1},
-    "a step as small as the draft slots": {"max_num_seqs": 4},
-    "bfloat16 on a CPU with AMX tiles": {"dtype": "bfloat16"},
 }
 """Arguments with which the damage of a case is the first problem that the engine finds."""
-BEFORE = {"bfloat16 on a CPU with AMX tiles": (TILES,)}
-"""Functions to call in the process of the engine before a case of the corpus."""
 NOT_SHOWN = frozenset({
     # about AWS, its images and its instances, not about vLLM
     "ami-driver", "ami-unknown", "image-not-in-ecr", "image-not-in-region", "image-version",
@@ -121,9 +111,9 @@ NOT_SHOWN = frozenset({
     # about what is known of the pair, not about what vLLM does
     "known-problem", "long-context-head",
     # need a GPU: CUDA graphs, Triton, FP8 and MXFP4 kernels
-    "dynamic-k", "gpu-too-new", "gpu-too-old", "model-runner-v2", "target-numerics",
+    "dynamic-k", "gpu-too-old", "target-numerics",
     # another version of vLLM than 0.28.0 on the CPU
-    "peagle-qwen3-head", "speculators-format", "structured-output", "vllm-below-minimum",
+    "vllm-below-minimum",
     "vllm-cpu-broken",
 })  # fmt: skip
 """Rules whose problem the engine on this machine cannot show."""

@@ -10,7 +10,6 @@ import pytest
 from peagle.bench.acceptance import with_imposed_acceptance
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
-from peagle.checks import check
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.checks.rules.version import drafted
 from peagle.planning import Options, make_plan
@@ -124,5 +123,3 @@ def test_model_runner_v2_supports_eagle3_and_not_p_eagle(ask: Ask, tmp_path: Pat
     lists = ask("runner_v2", engines)
     assert lists["p-eagle"] == ["parallel drafting for EAGLE speculative decoding"]
     assert lists["eagle3"] == []
-    forced = tiny_case(tmp_path, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
-    assert "model-runner-v2" in {finding.code for finding in check(forced)}

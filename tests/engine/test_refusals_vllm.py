@@ -58,7 +58,6 @@ ALL_TRIALS: dict[str, Trial] = {
         name: Trial(
             CORPUS[name].make,
             engine=expected.ENGINE.get(name, {}),
-            before=expected.BEFORE.get(name, ()),
         )
         for name in FROM_CORPUS
     },

@@ -9,7 +9,7 @@ import click
 from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
-from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
+from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_version
 from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
@@ -204,7 +204,7 @@ PARSERS = (
     ),
     Parser(
         "image-name",
-        _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),
+        _each(split_image, parse_tag, parse_ecr_image, parse_tag_version),
         list(IMAGES),
     ),
     Parser(

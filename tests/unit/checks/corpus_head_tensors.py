@@ -87,6 +87,4 @@ FORMATS = (
         Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"})),
     speculators("trained for a variant of the target", "speculators-verifier: warning", "peagle",
         Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"})),
-    speculators("P-EAGLE in the speculators format on an older vLLM", "speculators-format",
-        "peagle", vllm="0.20.1"),
 )  # fmt: skip

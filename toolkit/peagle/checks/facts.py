@@ -15,7 +15,7 @@ _ECR = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9\-]+)\.[a-z0-9.\-]+/"
     r"(?P<repository>[^:@\s]+)(?::(?P<tag>[^@\s]+))?(?:@(?P<digest>\S+))?"
 )
-_TAG = re.compile(r":v?(?P<vllm>\d+\.\d+\.\d+)(?![\d.])(?:\S*?[.\-]cu(?P<cuda>\d{3}))?")
+_TAG = re.compile(r":v?(\d+\.\d+\.\d+)(?![\d.])")
 
 
 class EcrImage(NamedTuple):
@@ -46,20 +46,10 @@ def digest_in(image: str) -> str | None:
     return digest if name and digest.startswith("sha256:") else None
 
 
-class TagVersions(NamedTuple):
-    """The versions in a tag; ``cuda`` as ``13.0``, ``None`` if absent."""
-
-    vllm: str
-    cuda: str | None
-
-
-def parse_tag_versions(image: str) -> TagVersions | None:
-    """The versions in the tag, or ``None`` unless it begins with a version such as ``0.28.0``."""
+def parse_tag_version(image: str) -> str | None:
+    """The vLLM version with which the tag begins, such as ``0.28.0``; ``None`` without one."""
     match = _TAG.search(image)
-    if match is None:
-        return None
-    cuda = match["cuda"]
-    return TagVersions(match["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)
+    return match[1] if match else None
 
 
 def needs_vocabulary(architecture: Architecture) -> bool:

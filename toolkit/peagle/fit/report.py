@@ -306,9 +306,7 @@ def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
 
 
 def _check_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
-    """Errors and warnings about the subjects, and errors about versions and the GPU.
-    ``refusal_reason`` reports a step that is too small for the drafts more precisely than
-    drafting-slots."""
+    """Errors and warnings about the subjects, and errors about versions and the GPU."""
     on_gpu, engine = case, fitted.engine
     if case.instance is None:
         # The rules about versions look at an instance type with the GPU of the memory estimate.
@@ -322,7 +320,7 @@ def _check_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list
         finding
         for subject in subjects
         for finding in check(case, about=subject)
-        if finding.level != "note" and (finding.code, finding.level) != ("drafting-slots", "error")
+        if finding.level != "note"
     ]
     findings += errors(check(on_gpu, about="version"))
     return findings + errors(check(case, only=_ABOUT_THE_GPU))

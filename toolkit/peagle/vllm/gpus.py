@@ -28,10 +28,6 @@ the largest share here."""
 
 _LARGEST_LOSS = 0.03
 
-FIRST_CUDA = {"sm_100": "12.8", "sm_103": "12.9", "sm_120": "12.8"}
-"""``gpu_architecture`` -> first CUDA version that supports it (release notes of CUDA 12.8 and
-12.9). Every image of the catalogue supports the architectures that are not listed."""
-
 
 def visible_gib(gpu: str, memory_mib: int) -> float:
     """GiB of one GPU that CUDA reports, given ``memory_mib`` of its data sheet."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from peagle.case import Case, parse_family
 from peagle.catalog.find import find_instance
 from peagle.catalog.tables import HERE, Ami, ami_report, nearest_region, region_hint
-from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
+from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_version
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, NotFound
 from peagle.vllm import versions
-from peagle.vllm.gpus import FIRST_CUDA, needed_capability
+from peagle.vllm.gpus import needed_capability
 
 _CHEAPEST = "leave --instance-type out to use the cheapest type that fits"
 _REFRESH = ("peagle", "catalog", "refresh", "--prices")
@@ -79,27 +79,6 @@ def gpu_too_old(case: Case) -> Findings:
         yield error("instance_type", message, fix)
 
 
-@rule("gpu-too-new", about="hardware", vllm_notices="at start")
-def gpu_too_new(case: Case) -> Findings:
-    """A GPU that the CUDA version of the image or host AMI does not support.
-
-    Blackwell needs CUDA 12.8 (sm_100, sm_120) or 12.9 (sm_103). With an older version vLLM
-    finds no GPU, or no kernels for it.
-    """
-    instance, ami = case.instance, _find_ami(case)
-    first = FIRST_CUDA.get(instance.gpu_architecture) if instance else None
-    if instance is None or first is None or case.on_cpu:
-        return
-    parts = {f"the image of vLLM {case.runtime.vllm}": case.runtime.cuda}
-    if ami is not None and not any(ami_driver.check(case)):
-        parts[f"the AMI {ami.name}"] = ami.cuda
-    for who, cuda in parts.items():
-        if _numbers(cuda) < _numbers(first):
-            message = f"the {instance.gpu} of {instance.place} needs CUDA {first}; {who} has {cuda}"
-            fix = "use a newer --vllm with its AMI, or leave --ami out"
-            yield error("instance_type", message, fix)
-
-
 def _find_ami(case: Case) -> Ami | None:
     """The case's host AMI, if the catalogue has it."""
     return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
@@ -167,9 +146,7 @@ def image_not_in_ecr(case: Case) -> Findings:
     if case.options.image is not None and parse_ecr_image(case.options.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.options.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
-        has_tag = ":" in case.options.image.rpartition("/")[2]
-        name = case.options.image if has_tag and "/" not in case.options.image else "NAME:TAG"
-        yield error("image", message, Fix(fix, ("peagle", "image", "push", name)))
+        yield error("image", message, Fix(fix, ("peagle", "image", "push", "NAME:TAG")))
 
 
 @rule("image-not-in-region", about="hardware", vllm_notices="never")
@@ -216,16 +193,9 @@ def image_by_tag(case: Case) -> Findings:
 
 @rule("image-version", about="hardware", vllm_notices="never")
 def image_version(case: Case) -> Findings:
-    """An image whose vLLM or CUDA version differs from the plan's."""
-    runtime = case.runtime
-    tagged = parse_tag_versions(case.options.image) if case.options.image else None
-    if tagged is None:
-        return
-    if versions.compare(tagged.vllm, runtime.vllm):
-        message = f"the image is tagged for vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
-        sentence = f"add --vllm {tagged.vllm}, or use another image"
-        yield error("image", message, Fix(sentence, options=("--vllm", tagged.vllm)))
-    elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
-        uses = f"vLLM {runtime.vllm} uses {runtime.cuda}"
-        message = f"the image is tagged for CUDA {tagged.cuda}, but {uses}"
-        yield error("image", message, f"use the tag {runtime.tag}")
+    """An image whose vLLM version differs from the plan's."""
+    tagged, vllm = parse_tag_version(case.options.image or ""), case.runtime.vllm
+    if tagged is not None and versions.compare(tagged, vllm):
+        message = f"the image is tagged for vLLM {tagged}, but the plan is for {vllm}"
+        sentence = f"add --vllm {tagged}, or use another image"
+        yield error("image", message, Fix(sentence, options=("--vllm", tagged)))

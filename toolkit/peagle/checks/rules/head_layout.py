@@ -257,22 +257,6 @@ for _code, (_notices, _guards, _fix) in _PROBLEMS.items():
     )
 
 
-@rule("aux-layers-order", about="head", vllm_notices="never")
-def aux_layers_order(case: Case, head: Head) -> Findings:
-    """Auxiliary layers that config.json does not list in ascending order.
-
-    vLLM collects the hidden states as the target computes them, whatever the list says. A head
-    whose ``fc`` was trained with the listed order gets them in the wrong places.
-    """
-    layers = list(head.config.auxiliary_layers or ())
-    if head.config.uses_auxiliary and layers != sorted(layers) and len({*layers}) == len(layers):
-        message = f"the target's layers are listed as {layers}, but vLLM reads them as "
-        message += f"{sorted(layers)}: a head that was trained in the listed order loses acceptance"
-        fix = "sort the list; if the head was trained in the listed order, sort the columns of "
-        fix += "fc.weight and mask_hidden with it, one block for each layer"
-        yield warning("drafter", message, fix)
-
-
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")
 def head_not_a_drafter(case: Case) -> Findings:
     """A drafter location that is not a draft head."""

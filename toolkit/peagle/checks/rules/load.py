@@ -8,8 +8,6 @@ from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix
 from peagle.vllm.defaults import (
     GPU_MEMORY_UTILIZATION,
-    LARGEST_DEFAULT_STEP,
-    default_batched_tokens,
 )
 
 
@@ -95,50 +93,6 @@ def k_above_trained(case: Case) -> Findings:
     elif trained is None and case.is_parallel and case.k != usual:
         fix = Fix(f"if few drafts are accepted, try --k {usual}", options=("--k", f"{usual}"))
         yield note("k", f"{drafter.title}: trained K unknown", fix)
-
-
-_BATCHED_TOKENS = "max-num-batched-tokens"
-
-
-@rule("drafting-slots", about="load", vllm_notices="at start")
-def drafting_slots(case: Case) -> Findings:
-    """A batch that is too small for the K-1 slots per request that parallel drafting adds.
-
-    vLLM rejects a max-num-batched-tokens that leaves no token in addition to them. Up to 0.27
-    it reserves the slots of all requests that may run, later those of one request, and excess
-    requests queue. Without an instance the largest default counts, so that a case that may fit is
-    not reported.
-    """
-    tokens, slots, requests = case.setting(_BATCHED_TOKENS), case.k - 1, case.options.concurrency
-    if not case.is_parallel:
-        return
-    if type(tokens) is int and tokens <= slots:
-        message = f"--{_BATCHED_TOKENS} {tokens} leaves no token beside {slots} draft slots"
-        fix = f"omit --{_BATCHED_TOKENS}, or set it to several thousand"
-        yield error(_BATCHED_TOKENS, message, fix)
-        return
-    on, step = case.instance, LARGEST_DEFAULT_STEP
-    if type(tokens) is int:
-        step = tokens
-    elif case.on_cpu:
-        step = 2048
-    elif on is not None:
-        step = default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
-    if requests is None:
-        return
-    for entry in drafting_slots.entries(case):
-        running, excess = case.settings.get("max-num-seqs", requests), ""
-        running = running if type(running) is int else requests
-        # Per request, a step verifies its token and K drafts, and adds K-1 slots.
-        at_once = step // (case.k + 1 + slots)
-        if entry.value == "all" and running * slots >= step:
-            needed = f"{running:,} requests need {running * slots:,} draft slots"
-            excess = f"{needed}; a step has {step:,} tokens"
-        elif entry.value != "all" and requests > at_once:
-            drafts = f"the drafts (K={case.k}) of {at_once:,} of {requests:,} requests"
-            excess = f"a step of {step:,} tokens holds {drafts}"
-        if excess:
-            yield drafting_slots.of_entry(entry, "concurrency", excess)
 
 
 _UTILIZATION = "gpu-memory-utilization"

@@ -29,15 +29,12 @@ from peagle_serve.checks import (
     unsafe_load_format,
 )
 from peagle_serve.contract import (
-    ANY,
     HUB_ID,
     HUB_MODEL,
     LOAD_FORMAT,
-    ML_ROOT,
     MODEL,
     PREFIX,
     SPECULATION,
-    WARM_PINS_VARIABLE,
     is_s3_uri,
 )
 from peagle_serve.environment import make_flag
@@ -109,11 +106,7 @@ _SAMPLING, _LOSSY = "rejection_sample_method", "fly"
 @rule("speculative-setting", about="version", vllm_notices="at start")
 def speculative_setting(case: Case) -> Findings:
     """A key, a value or a method of --speculative-config that vLLM does not have, or not with this
-    drafter.
-
-    vLLM rejects disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous
-    scheduling, and a drafter divided over neither one GPU nor as many as the target.
-    """
+    drafter."""
     asked, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
     sampling = asked.get(_SAMPLING)
     if sampling == _LOSSY:
@@ -131,40 +124,22 @@ def speculative_setting(case: Case) -> Findings:
     if sampling not in (None, _LOSSY, *usable):
         message = f"{sampling!r}: vLLM {facts.version} does not have this {_SAMPLING}"
         yield report("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
-    size, target = asked.get("draft_tensor_parallel_size"), case.tensor_parallel_size
-    conflicts = {
-        f"draft_tensor_parallel_size {size}": size not in (None, 1, target),
-        "disable_padded_drafter_batch": asked.get("disable_padded_drafter_batch") is True
-        and case.is_eagle
-        and (case.is_parallel or case.setting("async-scheduling") is True),
-    }
-    for what in (key for key, conflict in conflicts.items() if conflict):
-        name = drafter.title if drafter else case.target.id
-        message = f"vLLM {vllm} refuses {what} for {name}"
-        yield error("drafter", message, f"leave {what.partition(' ')[0]} out")
 
 
-_OPTION, _SPECULATIVE, _VLLM = "OPTION_", "OPTION_SPECULATIVE", "VLLM_"
-_LMI = {
-    _SPECULATIVE: "remove it; PAIR or --drafter names the drafter, and --k sets K",
-    _OPTION: "remove it",
-    "HF_MODEL_": "remove it: PAIR and --model-source name the model",
-    "SERVING_": "remove it",
-    "LMI_": "remove it",
-    "DJL_": "remove it",
-}
-"""Variables of AWS's LMI images by their beginning, and the fix."""
+_LMI = ("OPTION_", "HF_MODEL_", "SERVING_", "LMI_", "DJL_")
+"""Beginnings of the variables of AWS's LMI images."""
+
+_VLLM = "VLLM_"
 
 
 def _ignored_as(name: str, facts: EngineFacts) -> tuple[str, str] | None:
     """What the variable is, and the fix, if nothing in the image reads it."""
-    upper = name.upper()
-    argument = upper.removeprefix(_OPTION).removeprefix(_VLLM).lower().replace("_", "-")
-    as_argument = f"use --set {argument}=VALUE instead" if argument in facts.arguments else ""
-    if lmi := next((fix for start, fix in _LMI.items() if upper.startswith(start)), None):
-        is_option = upper.startswith(_OPTION) and not upper.startswith(_SPECULATIVE)
-        return "a variable of AWS's LMI images", (is_option and as_argument) or lmi
+    if name.upper().startswith(_LMI):
+        fix = "remove it: PAIR, --model-source, --drafter, --k and --set say what is served"
+        return "a variable of AWS's LMI images", fix
     if name.startswith(_VLLM) and facts.exact and name not in facts.variables:
+        argument = name.removeprefix(_VLLM).lower().replace("_", "-")
+        as_argument = f"use --set {argument}=VALUE instead" if argument in facts.arguments else ""
         return f"no variable of vLLM {facts.version}", as_argument or _fix(name, "variables", facts)
     return None
 
@@ -183,7 +158,7 @@ def variable_ignored(case: Case) -> Findings:
     facts = find_facts(case.runtime.vllm)
     for name in sorted(case.options.environment):
         if ignored := _ignored_as(name, facts):
-            report = error if name.upper().startswith(_SPECULATIVE) else warning
+            report = error if name.upper().startswith("OPTION_SPECULATIVE") else warning
             yield report("environment", f"{name} is {ignored[0]}: it is ignored", ignored[1])
 
 
@@ -251,69 +226,20 @@ def secret_in_environment(case: Case) -> Findings:
             )
 
 
-@rule("chat-template-missing", about="load", vllm_notices="at start")
-def chat_template_missing(case: Case) -> Findings:
-    """A --chat-template that names a file which neither the image nor the weights have.
-
-    vLLM takes a value without Jinja's braces as a path (0.28.0, entrypoints/chat_utils.py). Its own
-    image has examples, and AWS's is built from it.
-    """
-    named, mounted = case.settings.get("chat-template"), f"{ML_ROOT.rstrip('/')}/"
-    of_aws = case.options.image is None or is_aws_image(case.options.image, case.runtimes)
-    if not isinstance(named, str) or case.on_cpu or any(char in named for char in "{}\n"):
-        return
-    if named.startswith(mounted):
-        message = f"--chat-template {named}: the weights must have this file, which is not checked"
-        yield note("vllm", message, "copy it beside the target's config.json before you sync")
-    elif of_aws and not named.startswith(("examples/", "/vllm-workspace/examples/")):
-        message = f"--chat-template {named}: the image of vLLM has no such file"
-        where = f"put it beside the target's config.json and name it as {mounted}model/FILE"
-        yield error("vllm", message, f"{where}, or use an image of your own that has it")
-
-
-LONGEST_INTERVAL = 30.0
-"""Seconds between two lines that a proof waits for."""
-
-
 @rule("log-stats-off", about="hardware", vllm_notices="never")
 def log_stats_off(case: Case) -> Findings:
     """AWS's image with the engine's statistics off: deploy cannot prove the accepted drafts."""
     if case.drafter is None or not is_aws_image(case.options.image, case.runtimes):
         return
-    environment = case.options.environment
-    interval = environment.get("VLLM_LOG_STATS_INTERVAL", "")
-    try:
-        is_rare = float(interval or 0) > LONGEST_INTERVAL
-    except ValueError:
-        is_rare = False  # vLLM refuses it
-    level = environment.get("VLLM_LOGGING_LEVEL", "INFO").upper()
-    configured = environment.get("VLLM_CONFIGURE_LOGGING", "1").strip()
+    level = case.options.environment.get("VLLM_LOGGING_LEVEL", "INFO").upper()
     off = {
         "--disable-log-stats": case.settings.get("disable-log-stats") is True,
         "VLLM_LOGGING_LEVEL": level not in ("DEBUG", "INFO"),
-        "VLLM_CONFIGURE_LOGGING": configured == "0",
-        "VLLM_LOG_STATS_INTERVAL": is_rare,
     }
     for setting in (name for name, is_off in off.items() if is_off):
         message = f"{setting} keeps vLLM's statistics, which prove the drafts, out of the log"
         where = "vllm" if setting.startswith("--") else "environment"
         yield error(where, message, f"leave {setting} out, or use --image with an own image")
-
-
-@rule("warm-unpinned", about="load", vllm_notices="never")
-def warm_unpinned(case: Case) -> Findings:
-    """Any archive of compiled code next to the weights is restored, regardless of its author.
-
-    An archive is code that the engine loads. A plan pins the SHA-256 of those that it may
-    restore.
-    """
-    if case.options.environment.get(WARM_PINS_VARIABLE, "").strip() == ANY:
-        yield warning(
-            "environment",
-            "a start restores any archive of compiled code next to the weights: anyone who may "
-            "write there runs code in the endpoint",
-            "omit --allow-unpinned-warm: deploy then pins the archives that are there",
-        )
 
 
 @rule("isolated-container", about="load", vllm_notices="at start")

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from peagle import findings
 from peagle.case import Case, parse_family, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.catalog.tables import HERE
-from peagle.checkpoints.architecture import read_dtype
-from peagle.checkpoints.heads import Head, read_attention
-from peagle.checks.registry import Findings, error, note, rule, warning
+from peagle.checkpoints.heads import read_attention
+from peagle.checks.registry import Findings, error, rule, warning
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
 from peagle.vllm import versions
 from peagle.vllm.defaults import PREFIX_CACHING
 from peagle_serve.contract import K_SCHEDULE
-from peagle_serve.heads import DEFAULT_AUXILIARY
 
 
 @rule("runtime-unknown", about="hardware", vllm_notices="never")
@@ -51,23 +47,13 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
 
 @rule("vllm-below-minimum", about="version", vllm_notices="at start")
 def vllm_below_minimum(case: Case) -> Findings:
-    """A vLLM version older than target or drafter need.
-
-    Older versions lack a class or a config key. If another rule names the missing feature, this
-    one reports nothing.
-    """
-    finding = below_minimum(case)
-    if finding is None:
-        return
-    exact = (eagle3_target_support, kv_group_rule, speculators_format)
-    target_too_new = versions.compare(case.runtime.vllm, case.target.min_vllm) < 0
-    if target_too_new or not any(any(rule.check(case)) for rule in exact):
+    """A vLLM version older than target or drafter need, which lacks a class or a config key."""
+    if finding := below_minimum(case):
         yield finding
 
 
 def below_minimum(case: Case) -> Finding | None:
-    """The finding if the version is older than the pair needs, also where another rule names the
-    missing feature."""
+    """The finding if the version is older than the pair needs."""
     who, minimum = find_minimum(case.target, case.drafter)
     version = case.runtime.vllm
     if versions.compare(version, minimum) >= 0:
@@ -81,17 +67,6 @@ def find_minimum(target: Target, drafter: Drafter | None) -> tuple[str, str]:
     """The target or drafter that needs the newer vLLM, and that version."""
     needs = [(model.title, model.min_vllm) for model in (target, drafter) if model is not None]
     return max(needs, key=lambda need: versions.parse(need[1]))
-
-
-@rule("vllm-newer-than-catalogue", about="version", vllm_notices="never")
-def vllm_newer_than_catalogue(case: Case) -> Findings:
-    """An image of your own with a newer vLLM version than any in the catalogue."""
-    releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
-    newest, version = max(releases, key=versions.parse), case.runtime.vllm
-    if case.options.image is not None and versions.compare(version, newest) > 0:
-        message = f"vLLM {version} is newer than {newest}: rules about versions may not apply"
-        fix = f"read the release notes about speculative decoding, or use an image with {newest}"
-        yield note("vllm", message, fix)
 
 
 @rule("vllm-cpu-broken", about="version", vllm_notices="on a request")
@@ -115,24 +90,6 @@ def known_problem(case: Case) -> Findings:
         if here and (not families or family is None or family in families):
             message = f"{problem.summary} ({problem.source})"
             yield finding(problem.level, problem.code, "drafter", message, problem.fix)
-
-
-@rule("speculators-format", about="version", vllm_notices="at start")
-def speculators_format(case: Case) -> Findings:
-    """A P-EAGLE head in the speculators format on a vLLM version that does not support it."""
-    head, drafter = case.head, case.drafter
-    if drafter is None or not case.is_parallel:
-        return
-    if head.config.speculators == "peagle" if head else drafter.format == "speculators":
-        yield from speculators_format.by_version(case, "vllm", drafter.title)
-
-
-@rule("peagle-qwen3-head", about="version", vllm_notices="at start")
-def peagle_qwen3_head(case: Case, head: Head) -> Findings:
-    """A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class."""
-    kind = (head.config.speculators, head.config.model_type)
-    if kind == ("peagle", "qwen3") and not any(speculators_format.check(case)):
-        yield from peagle_qwen3_head.by_version(case, "vllm", head.location)
 
 
 @rule("eagle3-target-support", about="version", vllm_notices="at start")
@@ -186,21 +143,6 @@ def drafted(case: Case) -> tuple[AttentionGroup, ...]:
     full = [group for group in case.architecture.attention if group.kind == "full"]
     layers = drafter.hidden_layers
     return tuple(group.model_copy(update={"layers": layers}) for group in full[:1])
-
-
-@rule("model-runner-v2", about="version", vllm_notices="never")
-def model_runner_v2(case: Case) -> Findings:
-    """A model runner that cannot run the drafter.
-
-    vLLM selects a runner that can. VLLM_USE_V2_MODEL_RUNNER=1 skips the selection, and the V2
-    runner does not run P-EAGLE.
-    """
-    variable = "VLLM_USE_V2_MODEL_RUNNER"
-    forced = case.options.environment.get(variable, "").strip().lower() in ("1", "true")
-    kind = "parallel" if case.is_parallel else "sequential"
-    for entry in model_runner_v2.entries(case) if forced and case.is_eagle else ():
-        if entry.value == kind:
-            yield model_runner_v2.of_entry(entry, "environment", f"{variable}=1")
 
 
 @rule("prefix-caching", about="version", vllm_notices="never")
@@ -279,27 +221,6 @@ def sliding_flashinfer(case: Case) -> Findings:
         yield from sliding_flashinfer.by_version(case, "vllm", f"--{argument}")
 
 
-@rule("amx-small-layers", about="version", vllm_notices="at start")
-def amx_small_layers(case: Case) -> Findings:
-    """A P-EAGLE head with a small ``fc`` in 16 bits on a CPU with AMX tiles.
-
-    vLLM runs small layers with a kernel that takes matrices only, but loading a P-EAGLE head
-    calls ``fc`` with a single row. ``peagle_serve`` prevents this with its plugin
-    ``peagle-small-layers``.
-    """
-    # The dtype that vLLM computes in, for the target and the head.
-    stored = read_dtype(case.target_read.config) if case.target_read else None
-    dtype = str(case.setting("dtype") or "auto")
-    dtype = (stored or case.target.dtype) if dtype == "auto" else dtype
-    if not case.on_cpu or not case.is_parallel or dtype not in ("bfloat16", "float16", "half"):
-        return
-    shape = case.head.shape("fc.weight") if case.head else None
-    size = prod(shape) if shape else DEFAULT_AUXILIARY * case.architecture.hidden_size**2
-    for entry in amx_small_layers.entries(case):
-        if isinstance(entry.value, int) and 2 * size <= entry.value:
-            yield amx_small_layers.of_entry(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
-
-
 @rule("dynamic-k", about="version", vllm_notices="never")
 def dynamic_k(case: Case) -> Findings:
     """A K that follows the batch size, which costs more than it gains.
@@ -309,19 +230,6 @@ def dynamic_k(case: Case) -> Findings:
     """
     if case.is_eagle and case.speculative_settings.get(K_SCHEDULE) is not None:
         yield from dynamic_k.by_version(case, "k", K_SCHEDULE)
-
-
-_STRUCTURED = ("structured-outputs-config", "guided-decoding-backend", "tool-call-parser",
-               "enable-auto-tool-choice")  # fmt: skip
-"""Arguments of an endpoint with structured output."""
-
-
-@rule("structured-output", about="version", vllm_notices="never")
-def structured_output(case: Case) -> Findings:
-    """Structured output with a drafter."""
-    options = [name for name in _STRUCTURED if case.setting(name) not in (None, False)]
-    if options and case.is_eagle:
-        yield from structured_output.by_version(case, "vllm", f"--{options[0]}")
 
 
 @rule("lora", about="version", vllm_notices="on a request")
@@ -342,19 +250,3 @@ def lora(case: Case) -> Findings:
     entry = entries.get(kind) or entries.get("own")
     if entry is not None:
         yield lora.of_entry(entry, "vllm", "--enable-lora")
-
-
-@rule("pipeline-parallel", about="version", vllm_notices="at start")
-def pipeline_parallel(case: Case) -> Findings:
-    """Pipeline parallelism with a drafter.
-
-    vLLM 0.28.0 rejects it, since the head's class cannot be split into stages; 0.33.0 with
-    asynchronous scheduling only, which is on by default.
-    """
-    stages = case.setting("pipeline-parallel-size")
-    if type(stages) is not int or stages < 2 or not case.is_eagle:
-        return
-    kind = "sync" if case.setting("async-scheduling") is False else "async"
-    for entry in pipeline_parallel.entries(case):
-        if entry.value in (None, kind):
-            yield pipeline_parallel.of_entry(entry, "vllm", f"--pipeline-parallel-size {stages}")
