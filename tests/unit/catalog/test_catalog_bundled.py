@@ -4,7 +4,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
-from peagle.catalog.schema import Drafter, kv_bytes
+from peagle.catalog.schema import Drafter
 from peagle.catalog.summary import default_support
 from peagle.catalog.tables import find_support
 from peagle.checkpoints import FolderSource, read_checkpoint
@@ -33,18 +33,6 @@ def test_the_bundled_catalogue_has_no_problems() -> None:
         files, problems = check_catalog()
     assert problems == []
     assert len(files) >= len(TARGETS) + 2
-
-
-@pytest.mark.parametrize(("target_id", "per_token", "per_token_in_window"), [
-    ("openai/gpt-oss-20b", 24_576, 49_152),
-    ("openai/gpt-oss-120b", 36_864, 73_728),
-    ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 98_304, 98_304),
-    ("google/gemma-4-31B-it", 81_920, 81_920 + 819_200),
-])  # fmt: skip
-def test_cache_bytes_of_a_token(target_id: str, per_token: int, per_token_in_window: int) -> None:
-    groups = CATALOG.targets[target_id].architecture.attention
-    assert kv_bytes(groups, 4097) - kv_bytes(groups, 4096) == per_token
-    assert kv_bytes(groups, 1) == per_token_in_window
 
 
 @pytest.mark.parametrize("name", ["p-eagle", "eagle3"])

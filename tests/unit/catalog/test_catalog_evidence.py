@@ -45,10 +45,10 @@ def test_evidence_belongs_to_its_target_and_drafter(
     match = find_pair(catalog, pair)
     assert match.drafter
     measured = find_evidence(catalog, match.target, match.drafter)
-    assert [item.acceptance_length for item in measured] == lengths
-    assert {item.file for item in measured} == ({"gpt.json"} if lengths else set())
-    drafters = summarize_target(catalog, match.target).drafters
-    verified = {drafter.name for drafter in drafters if drafter.verified}
+    assert [item["acceptance_length"] for item in measured] == lengths
+    assert {item["file"] for item in measured} == ({"gpt.json"} if lengths else set())
+    drafters = summarize_target(catalog, match.target)["drafters"]
+    verified = {drafter["name"] for drafter in drafters if drafter["verified"]}
     assert (match.drafter.name in verified) is bool(lengths)
 
 
@@ -61,8 +61,8 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
     ('{"results": [', "is not valid JSON"),
     (MEASURED | {"engine": {}}, "engine.version: missing key"),
     (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
-    (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'results[0].k: is "x"'),
-    (MEASURED | {"pair": None}, "pair: missing key"),
+    (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'and is "x"'),
+    (MEASURED | {"pair": None}, "pair: should be a valid string"),
 ])  # fmt: skip
 def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, document, "gpt.json")
@@ -70,31 +70,6 @@ def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: 
         [*load_catalog(tmp_path).speeds]
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-    assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]
-
-
-def starts_file(folder: Path, **changed: Any) -> Path:
-    start = {"pair": "gpt-oss-20b", "kind": "cold", "green_seconds": 300.5, **changed}
-    runs = {"first": {"starts": [start]}}
-    document = {"device": "NVIDIA H100", "engine": {"version": "0.28.0"}, "runs": runs}
-    return write(folder, document, "gpt.json")
-
-
-def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path: Path) -> None:
-    starts_file(tmp_path)
-    starts = load_catalog(tmp_path).starts
-    (added,) = [start for start in starts if start.file == "gpt.json"]
-    assert (added.target, added.kind, added.seconds) == ("gpt-oss-20b", "cold", 300.5)
-    assert (added.device, added.vllm) == ("NVIDIA H100", "0.28.0")
-    assert {start.kind for start in load_catalog().starts} == {"cold", "kept", "restored"}
-
-
-def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:
-    path = starts_file(tmp_path, green_seconds="soon")
-    catalog = load_catalog(tmp_path)
-    with raises_code("catalog", CatalogError) as caught:
-        _ = catalog.starts
-    assert "green_seconds: is" in caught.value.message
     assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]
 
 
@@ -176,16 +151,16 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
     ('{"speeds": [', "is not valid JSON"),
     (WITHOUT, "speeds without the keys synthetic"),
     (RUN | {"engine": {}}, "engine.version: missing key"),
-    (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
-    (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
+    (RUN | {"date": "yesterday"}, 'and is "yesterday"'),
+    (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: should be'),
     (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
     (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),
     (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
     (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
-    (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
+    (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, ".p50: should be"),
     (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
     (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
-    (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
+    (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'and is "sglang"'),
 ])  # fmt: skip
 def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, document)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
-from peagle.catalog.loading import check_catalog_file
 from peagle.data import data_folder
 from peagle.errors import CatalogError, NotFound, UserError
 from tests.support import raises_code, run_in_process
@@ -107,17 +106,6 @@ def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path
     with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
     assert str(caught.value).startswith(f"{path}: short_name: gpt-oss-20b is also the short name")
-
-
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_one_file_with_a_taken_short_name_has_a_problem(elsewhere: bool, tmp_path: Path) -> None:
-    """Taken in the folder that the file is in, or in the user's other catalogue."""
-    first = write_target(tmp_path / "first")
-    at = tmp_path / ("second" if elsewhere else "first")
-    second = write_target(at, GOOD.replace("id: acme/", "id: zeta/"), "zeta/chat-7b")
-    (problem,) = check_catalog_file(second, tmp_path / "first")
-    assert (problem.file, problem.key) == (str(second), "short_name")
-    assert str(first) in problem.message
 
 
 # A new instance type needs one table entry, and a new pair one file.

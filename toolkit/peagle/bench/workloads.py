@@ -19,9 +19,9 @@ from pydantic import (
 )
 
 from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
+from peagle.catalog.documents import first_problem
 from peagle.errors import OptionsConflict, OutOfRange, UserError, nearest
 from peagle.protocol import follow_up_body, request_body
-from peagle.render.plan_file import first_problem
 from peagle.text import format_decimal
 from peagle.workload import BENCH_WORKLOADS, Workload
 from peagle_serve import json_reader

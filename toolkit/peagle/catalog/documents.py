@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
@@ -121,29 +121,33 @@ _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 @dataclass
 class _Open:
-    """A list or mapping that has begun. ``before``: how many values precede it; ``key``: that of a
-    mapping whose value follows."""
+    """A list or mapping that has begun at ``location``. ``before``: how many values precede it;
+    ``key``: that of a mapping whose value follows."""
 
     holder: Any
-    anchor: str | None
-    before: int
+    location: Location
+    anchor: str | None = None
+    before: int = 0
     key: str | None = None
 
 
 class Document:
-    """One file's data, with the line of every value for error messages."""
+    """One file's data, with the line of every value for error messages, and every scalar as text of
+    the file, without its quotes."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.file, self._text = file, text
-        self.data = self._read()
+        self.file = file
+        self.lines: dict[Location, int] = {}
+        self.texts: dict[Location, str] = {}
+        self.data = self._read(text)
 
-    def _read(self) -> Any:
+    def _read(self, text: str) -> Any:
         """The data, made of YAML's events: nodes of deep nesting would overflow the C stack."""
         top: list[Any] = []
-        path, values = [_Open(top, None, 0)], 0
+        path, values = [_Open(top, ())], 0
         anchors: dict[str | None, tuple[Any, int]] = {}
-        for event in yaml.parse(self._text, _LOADER):
-            size = 1
+        for event in yaml.parse(text, _LOADER):
+            around, size = path[-1], 1
             if isinstance(event, yaml.ScalarEvent):
                 value: Any = event.value if event.style else plain_value(event.value)
                 anchors[event.anchor] = value, 1
@@ -161,10 +165,12 @@ class Document:
                 raise self._bad("has more than one document", "write one", event)
             else:
                 continue
-            around = path[-1]
+            location = around.location
             if isinstance(around.holder, list):
+                location += (len(around.holder),) if around.holder is not top else ()
                 around.holder.append(value)
             elif around.key is not None:
+                location += (around.key,)
                 around.holder[around.key], around.key = value, None
             elif not isinstance(event, yaml.ScalarEvent):
                 raise self._bad("a key must be plain text", "write `name: value`", event)
@@ -172,8 +178,13 @@ class Document:
                 raise self._bad("duplicate key", "keep one of the two", event, event.value)
             else:
                 around.key = event.value
+                continue
+            mark: Any = event.start_mark
+            self.lines[location] = mark.line + 1
+            if not isinstance(value, list | dict):
+                self.texts[location] = getattr(event, "value", str(value))
             if isinstance(event, yaml.CollectionStartEvent):
-                path.append(_Open(value, event.anchor, values))
+                path.append(_Open(value, location, event.anchor, values))
             values += size
             if len(path) > DEEPEST + 1 or values > MOST_VALUES:
                 message = f"has more than {MOST_VALUES:,} values, or {DEEPEST} levels"
@@ -184,28 +195,10 @@ class Document:
         mark: Any = at.start_mark
         return BadFile(self.file, message, fix, mark.line + 1, key)
 
-    @cached_property
-    def _root(self) -> yaml.Node | None:
-        return yaml.compose(self._text, _LOADER)
-
     def line(self, location: Location) -> int | None:
         """The line of the value at ``location``, or of the nearest one around it."""
-        node, steps = self._root, iter(location)
-        while (child := _child(node, next(steps, None))) is not None:
-            node = child
-        return None if node is None else int(node.start_mark.line) + 1
-
-    def node(self, location: Location) -> yaml.Node | None:
-        """The node at ``location``; ``None`` if there is none."""
-        node = self._root
-        for step in location:
-            node = _child(node, step)
-        return node
-
-    def source(self, location: Location) -> str | None:
-        """A scalar as text of the file, without its quotes."""
-        node = self.node(location)
-        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+        around = (location[:end] for end in range(len(location), -1, -1))
+        return next((self.lines[each] for each in around if each in self.lines), None)
 
 
 def read_bytes(path: Path, limit: int = LARGEST_EVIDENCE) -> bytes:
@@ -254,14 +247,6 @@ def plain_value(text: str) -> Any:
     return text
 
 
-def _child(node: yaml.Node | None, step: str | int | None) -> yaml.Node | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-        return next(iter(node.value[step : step + 1]), None)
-    if isinstance(node, yaml.MappingNode):
-        return next((value for key, value in node.value if key.value == step), None)
-    return None
-
-
 def validate(document: Document, model: type[Model]) -> tuple[Model | None, list[Problem]]:
     """The document as ``model``, or ``None`` and all problems, in pydantic's words."""
     try:
@@ -274,14 +259,15 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
     for detail in details:
         location: Location = detail["loc"]
         # Without what pydantic adds to it, such as the member of a union.
-        while location and detail["type"] != "missing" and document.node(location) is None:
+        while location and detail["type"] != "missing" and location not in document.lines:
             location = location[:-1]
         first.setdefault(location, detail)
-        expected.setdefault(location, []).append(detail["msg"].removeprefix("Input "))
-    problems = [
-        problem_at(document, location, *_message(detail, expected[location], location, model))
-        for location, detail in first.items()
-    ]
+        expected.setdefault(location, []).append(detail["msg"])
+    problems = []
+    for location, detail in first.items():
+        messages = dict.fromkeys(message.removeprefix("Input ") for message in expected[location])
+        detail["msg"] = " or ".join(messages)
+        problems.append(problem_at(document, location, *explain(detail, model)))
     # A misspelt key is also a missing key; its own line helps more, so it comes first.
     return None, sorted(problems, key=lambda p: (p.message == _MISSING, p.line or 0))
 
@@ -299,12 +285,13 @@ def problem_at(document: Document, location: Location, message: str, fix: str) -
 _MISSING = "missing key"
 
 
-def _message(
-    detail: ErrorDetails, expected: list[str], location: Location, model: type[BaseModel]
-) -> tuple[str, str]:
-    """The message and the fix."""
+def explain(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
+    """The message and the fix of pydantic's error in a document of ``model``."""
+    location = detail["loc"]
     if detail["type"] == "missing":
         return _MISSING, "add the key"
+    if detail["type"] == "value_error":  # a rule over several keys
+        return str(detail["ctx"]["error"]), "correct the values"
     if detail["type"] == "extra_forbidden":
         for step in location[:-1]:
             if field := model.model_fields.get(str(step)):
@@ -312,7 +299,16 @@ def _message(
         keys = list(model.model_fields)
         listed = f"keys: {', '.join(keys)}" if len(keys) < 10 else ""
         return "unknown key", nearest(str(location[-1]), keys) or listed
-    return f"{' or '.join(dict.fromkeys(expected))}, and is {json.dumps(detail['input'])[:60]}", ""
+    expected = detail["msg"].removeprefix("Input ")
+    return f"{expected}, and is {json.dumps(detail['input'], default=str)[:60]}", ""
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """pydantic's first error about a document of ``model``, with the key as in the file."""
+    detail = error.errors(include_url=False)[0]
+    message, fix = explain(detail, model)
+    key, hint = dotted(detail["loc"]), f"; {fix}" if fix.startswith("did you mean") else ""
+    return f"{key}: {message}{hint}" if key else message
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

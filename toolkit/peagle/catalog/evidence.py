@@ -20,32 +20,26 @@ row may also have ``low`` and ``high`` (slowest and fastest of its ``repetitions
 ``ttft_seconds``, ``itl_seconds``, ``tpot_seconds``, each with ``mean``, ``p50``, ``p90``, ``p99``.
 ``caveat`` is what the speeds do not show of real requests; plans and verdicts print it.
 
-A file with ``runs`` holds measured starts of the container (`measurements/gpu/warm.py`):
-
-    {"device": "NVIDIA H200", "engine": {"version": "0.26.0"},
-     "runs": {"first": {"starts": [{"pair": "gpt-oss-20b", "kind": "cold",
-                                    "green_seconds": 296.61}]}}}
-
-``green_seconds`` are from the start of the entrypoint until ``/ping`` answers 200, which needs a
-draft. Weights are dummies, which the engine makes itself.
-
-Further keys are ignored, as are files with none of these.
+Further keys are ignored, as are files with neither.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from peagle.catalog.documents import BadFile, display_path, dotted, evidence_files, read_bytes
-from peagle.catalog.schema import EngineStart, Measurement, SpeedRun, StartsFile
-
-Measured = TypeVar("Measured", bound=Measurement)
+from peagle.catalog.documents import (
+    BadFile,
+    display_path,
+    dotted,
+    evidence_files,
+    explain,
+    read_bytes,
+)
+from peagle.catalog.schema import SpeedRun
 
 
 def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
@@ -54,8 +48,21 @@ def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> Spe
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
-    run = _read(SpeedRun, path, text, ("speeds", "results"))
-    if run is None or not (run.speeds or run.on_text):
+    text = read_bytes(path) if text is None else text
+    try:
+        run = SpeedRun.model_validate_json(text)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        shown = display_path(path)
+        if detail["type"] == "json_invalid":
+            message = f"is not valid JSON: {detail['msg']}"
+            raise BadFile(shown, message, "measure again, or remove the file") from None
+        document = from_json(text)
+        if not isinstance(document, dict) or not any(map(document.get, ("speeds", "results"))):
+            return None
+        message, fix = explain(detail, SpeedRun)
+        raise BadFile(shown, message, fix, key=dotted(detail["loc"])) from None
+    if not (run.speeds or run.on_text):
         return None
     return run.model_copy(update={"file": path.name, "is_own": is_own})
 
@@ -93,7 +100,8 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 
     @cached_property
     def _texts(self) -> dict[Path, bytes]:
-        return _files_with(rb'"(?:speeds|results)"', self._user_folder)
+        texts = ((path, read_bytes(path)) for path in evidence_files(self._user_folder))
+        return {path: text for path, text in texts if re.search(rb'"(?:speeds|results)"', text)}
 
     def _runs(self, name: str) -> Iterator[SpeedRun]:
         """The runs of all files that mention this name."""
@@ -105,54 +113,3 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 
 # A process that loads the catalogue again parses only what has changed.
 _run = lru_cache(maxsize=64)(read_run)
-
-
-def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...]:
-    """The starts in one file, none if it has no runs with starts; ``text`` is its content, if known
-    already. Raises BadFile, with the key, if a key is missing or invalid."""
-    file = _read(StartsFile, path, text, ("runs",))
-    if file is None:
-        return ()
-    update = {"device": file.device, "vllm": file.vllm, "file": path.name}
-    return tuple(
-        start.model_copy(update=update) for run in file.runs.values() for start in run.starts
-    )
-
-
-def load_starts(user_folder: Path | None) -> tuple[EngineStart, ...]:
-    """All measured starts. Raises CatalogError for a wrong file."""
-    files = _files_with(rb'"green_seconds"', user_folder)
-    return tuple(start for path, text in files.items() for start in read_starts(path, text))
-
-
-def _files_with(pattern: bytes, user_folder: Path | None) -> dict[Path, bytes]:
-    """The files of evidence in which ``pattern`` occurs, with their content."""
-    texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
-    return {path: text for path, text in texts if re.search(pattern, text)}
-
-
-def _read(
-    model: type[Measured], path: Path, text: bytes | None, keys: tuple[str, ...]
-) -> Measured | None:
-    """The file as ``model``; ``None`` for an invalid one without any of ``keys``, which holds
-    something else. Else BadFile with pydantic's first error and the key."""
-    text = read_bytes(path) if text is None else text
-    try:
-        return model.model_validate_json(text)
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-    shown = display_path(path)
-    if detail["type"] == "json_invalid":
-        raise BadFile(
-            shown, f"is not valid JSON: {detail['msg']}", "measure again, or remove the file"
-        )
-    document = from_json(text)
-    if not isinstance(document, dict) or not any(map(document.get, keys)):
-        return None
-    key = dotted(detail["loc"])
-    if detail["type"] == "missing" or detail["input"] is None:
-        raise BadFile(shown, "missing key", "add the key", key=key)
-    if detail["type"] == "value_error":  # a rule over several keys
-        raise BadFile(shown, str(detail["ctx"]["error"]), "correct the row", key=key)
-    message = f"is {json.dumps(detail['input'])[:60]}: {detail['msg'].lower()}"
-    raise BadFile(shown, message, key=key)

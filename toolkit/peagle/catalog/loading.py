@@ -18,8 +18,7 @@ of the same id, and its tables replace the bundled ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -38,7 +37,7 @@ from peagle.catalog.documents import (
     read_document,
     validate,
 )
-from peagle.catalog.evidence import Speeds, load_starts, read_run, read_starts
+from peagle.catalog.evidence import Speeds, read_run
 from peagle.catalog.schema import DRAFTLESS, Catalog, Target
 from peagle.catalog.tables import (
     ImageTable,
@@ -88,7 +87,6 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
         instances=_updated("instances.yaml", user_folder, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(user_folder),
-        read_starts=partial(load_starts, user_folder),
         speed_model=_read(table_file("speed_model.yaml", user_folder), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", user_folder), VersionRuleTable),
         is_extended=user_folder is not None,
@@ -123,13 +121,8 @@ def load_methods(user_folder: Path | None = None) -> MethodTable:
 
 def target_files(user_folder: Path | None) -> dict[str, Path]:
     """The file of every target, by id, in the order of the ids."""
-    return _targets_in(folders(user_folder))
-
-
-def _targets_in(folders: Iterable[Path]) -> dict[str, Path]:
-    """As ``target_files``, of these folders; a later one takes precedence."""
     files: dict[str, Path] = {}
-    for folder in folders:
+    for folder in folders(user_folder):
         in_folder = {f"{path.parent.name}/{path.stem}": path for path in folder.glob("*/*.yaml")}
         replaced = {target_id.lower() for target_id in in_folder}
         kept = {key: path for key, path in files.items() if key.lower() not in replaced}
@@ -177,12 +170,6 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-def _short_names(files: Mapping[str, Path]) -> dict[str, str]:
-    """The short name in each valid file of a target, by the target's id."""
-    read = {target_id: validate_file(path, Target)[0] for target_id, path in files.items()}
-    return {target_id: target.short_name for target_id, target in read.items() if target}
-
-
 def _same_short_names(names: Mapping[str, str], files: Mapping[str, Path]) -> list[Problem]:
     """A problem for each short name that a second target uses. Bundled targets come first: of a
     bundled and an own file with the same short name, the user's own has the problem."""
@@ -192,13 +179,10 @@ def _same_short_names(names: Mapping[str, str], files: Mapping[str, Path]) -> li
     for target_id in sorted(names, key=lambda each: not files[each].is_relative_to(bundled)):
         name, path = names[target_id], files[target_id]
         if (other := owners.setdefault(name, path)) != path:
-            problems.append(_same_short_name(name, path, other))
+            message = f"{name} is also the short name in {display_path(other)}"
+            file = display_path(path)
+            problems.append(Problem(file, None, "short_name", message, "choose another name"))
     return problems
-
-
-def _same_short_name(name: str, path: Path, other: Path) -> Problem:
-    message = f"{name} is also the short name in {display_path(other)}"
-    return Problem(display_path(path), None, "short_name", message, "choose another name")
 
 
 _LAYOUT = "put targets at <org>/<name>.yaml"
@@ -210,11 +194,13 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     tables = [table_file(name, user_folder) for name in _TABLES if name not in _UPDATED_BY.values()]
     updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, user_folder))]
     checked = [*targets.values(), *tables, *updates, *evidence_files(user_folder)]
-    problems = [problem for path in checked for problem in _file_problems(path)]
-    problems += _same_short_names(_short_names(targets), targets)
+    problems = [problem for path in checked for problem in check_catalog_file(path)]
+    read = {target_id: validate_file(path, Target)[0] for target_id, path in targets.items()}
+    names = {target_id: target.short_name for target_id, target in read.items() if target}
+    problems += _same_short_names(names, targets)
     for folder in folders(user_folder):
-        read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
-        for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
+        in_place = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
+        for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - in_place):
             message = "is not read from this path"
             problems.append(Problem(display_path(path), None, "", message, _LAYOUT))
     *_, last = folders(user_folder)
@@ -223,40 +209,15 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     return checked, problems
 
 
-def check_catalog_file(path: Path, user_folder: Path | None = None) -> list[Problem]:
-    """All problems of one file; its name decides what it must hold.
-
-    A target's short name may be that of no other one of the bundled catalogue, of the folder
-    ``user_folder``, and of the folder that the file is in.
-    """
-    problems = _file_problems(path)
-    if problems or path.suffix == ".json" or path.name in _TABLES:
-        return problems
-    own_id = f"{path.resolve().parent.name}/{path.stem}".lower()
-    files = _targets_in([*folders(user_folder), path.resolve().parent.parent])
-    (name,) = _short_names({own_id: path}).values()
-    return [
-        _same_short_name(name, path, files[target_id])
-        for target_id, other in _short_names(files).items()
-        if target_id.lower() != own_id and other == name
-    ]
-
-
-def _file_problems(path: Path) -> list[Problem]:
-    """All problems of the content of one file."""
+def check_catalog_file(path: Path) -> list[Problem]:
+    """All problems of the content of one file; its name decides what it must hold."""
     if path.suffix != ".json":
         return validate_file(path, _TABLES.get(path.name, Target))[1]
     try:
-        holds_measurements(path)
+        read_run(path)
     except BadFile as bad:
         return [bad.problem]
     return []
-
-
-def holds_measurements(path: Path) -> bool:
-    """Whether the catalogue reads anything from this JSON file. Raises BadFile."""
-    run, starts = read_run(path), read_starts(path)
-    return run is not None or bool(starts)
 
 
 def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
@@ -274,9 +235,6 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
         if (group.kind == "sliding") != (group.window is not None):
             where = ("architecture", "attention", number)
             yield where, f"kind {group.kind} with window {group.window}", "only sliding has one"
-    if (shape.experts is None) != (shape.experts_per_token is None):
-        message = "experts and experts_per_token must both be set"
-        yield ("architecture",), message, "set both or neither"
     yield from _weights(("weights",), target.weights, path)
     names = [drafter.name for drafter in target.drafters]
     if target.default_drafter is not None:
@@ -290,10 +248,6 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
             message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
             message += "no weights" if drafter.weights else "weights"
             yield (*here, "weights"), message, "set either `weights` or `public: false`"
-        if drafter.parallel_drafting and drafter.method != "eagle3":
-            message = f"the method {drafter.method} does not support it"
-            fix = "remove the key: only P-EAGLE has it, with method eagle3"
-            yield (*here, "parallel_drafting"), message, fix
         if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
             message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
             yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"

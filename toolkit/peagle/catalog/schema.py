@@ -1,10 +1,9 @@
 """The catalogue: targets, drafters, measured speeds, and the tables. Sizes are bytes."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, model_validator
@@ -357,37 +356,10 @@ class SpeedRun(Measurement):
         return self
 
 
-class EngineStart(Measurement):
-    """A measured start of the container: ``seconds`` until it answered a health check, with dummy
-    weights. ``target`` is a short name; ``kind`` is ``cold``, ``kept`` (with the caches of an
-    earlier start) or ``restored`` (from an archive of compiled code)."""
-
-    target: str = Field(validation_alias="pair")
-    kind: Literal["cold", "kept", "restored"]
-    seconds: float = Field(gt=0, allow_inf_nan=False, validation_alias="green_seconds")
-    device: str = ""
-    vllm: Version = ""
-    file: str = ""
-
-
-class StartsRun(Measurement):
-    """The starts of one run of measurements."""
-
-    starts: tuple[EngineStart, ...] = ()
-
-
-class StartsFile(Measurement):
-    """A file with measured starts."""
-
-    device: str
-    vllm: Version = Field(validation_alias=_VLLM)
-    runs: dict[str, StartsRun]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from;
-    ``speeds`` (by target's id) and ``starts`` read each file at first use.
+    ``speeds`` (by target's id) read each file at first use.
     ``is_extended``: a folder of the user's own adds to it (``--catalog``)."""
 
     targets: Mapping[str, Target]
@@ -395,15 +367,9 @@ class Catalog:
     instances: InstanceTable
     origins: Mapping[str, str]
     speeds: Mapping[str, tuple[SpeedRun, ...]] = field(default_factory=dict)
-    read_starts: Callable[[], tuple[EngineStart, ...]] = tuple
     version_rules: VersionRuleTable = NO_VERSION_RULES
     speed_model: SpeedModel
     is_extended: bool = False
-
-    @cached_property
-    def starts(self) -> tuple[EngineStart, ...]:
-        """Measured starts of the container. Raises CatalogError for a wrong file."""
-        return self.read_starts()
 
 
 class Pair(NamedTuple):
@@ -411,20 +377,3 @@ class Pair(NamedTuple):
 
     target: Target
     drafter: Drafter | None
-
-
-def kv_bytes(groups: Iterable[AttentionGroup], tokens: int) -> int:
-    """Bytes of the KV cache of one sequence of ``tokens``, without the engine's padding and pages.
-
-    Each layer keeps a key and a value per token and KV head, a latent layer one vector; a sliding
-    layer keeps at most its window.
-    """
-    return sum(
-        (1 if group.kind == "latent" else 2)
-        * group.layers
-        * group.kv_heads
-        * group.head_dim
-        * 2  # bytes of bfloat16
-        * (min(tokens, group.window) if group.window else tokens)
-        for group in groups
-    )

@@ -126,6 +126,19 @@ class PrefixCaching(Frozen):
     source: str
 
 
+class EngineStart(Frozen):
+    """A measured start of the container: ``seconds`` until it answered a health check, with dummy
+    weights, by ``file`` of the evidence. ``target`` is a short name; ``kind`` is ``cold``, ``kept``
+    (with the caches of an earlier start) or ``restored`` (from an archive of compiled code)."""
+
+    target: str
+    kind: Literal["cold", "kept", "restored"]
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+    device: str
+    vllm: Version
+    file: str
+
+
 class RuntimeTable(Frozen):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there, and
     ``scale_to_zero_refused`` to the month in which users reported that. On ``ami_families`` a
@@ -142,6 +155,7 @@ class RuntimeTable(Frozen):
     runtimes: tuple[Runtime, ...]
     method_support: tuple[MethodSupport, ...] = ()
     prefix_caching: tuple[PrefixCaching, ...] = ()
+    starts: tuple[EngineStart, ...] = ()
 
 
 def find_support(
@@ -185,6 +199,10 @@ class Price(Frozen):
     source: str
 
 
+REFERENCE_REGION = "us-east-1"
+"""Its price is used where the catalogue has none for a region."""
+
+
 class Scarcity(Frozen):
     """A report that AWS often has no free instance of a type: ``note`` is a clause about it."""
 
@@ -226,6 +244,11 @@ class Instance(Frozen):
     def capability(self) -> int:
         """The compute capability of its GPUs, times ten."""
         return int(self.gpu_architecture.removeprefix("sm_"))
+
+    def price_in(self, region: str) -> Price | None:
+        """The hourly price in ``region``, else in us-east-1, else ``None``."""
+        by_region = {price.region: price for price in self.prices}
+        return by_region.get(region) or by_region.get(REFERENCE_REGION)
 
     def hosted_in(self, region: str) -> bool | None:
         """Whether endpoints in ``region`` can have it; ``None`` if unknown. A price of hosting in
@@ -361,15 +384,16 @@ def region_hint(region: str, regions: Collection[str]) -> str:
 
 
 def nearest_region(region: str, regions: Collection[str]) -> str:
-    """Of ``regions``, at least one, the nearest to ``region``: of its side (``us-west``), then of
-    its area (``us``), then a large one."""
-    side, area = region.rpartition("-")[0], region.partition("-")[0]
+    """Of ``regions``, at least one, the nearest to ``region``: of its area (``us``), then of its
+    side (``us-west``)."""
 
-    def distance(other: str) -> tuple[bool, bool, bool, str]:
-        further, away = not other.startswith(f"{side}-"), not other.startswith(f"{area}-")
-        return further, away, other not in LARGE_REGIONS, other
+    def likeness(other: str) -> list[bool]:
+        return [
+            ours == theirs
+            for ours, theirs in zip(region.split("-"), other.split("-"), strict=False)
+        ]
 
-    return min(regions, key=distance)
+    return max(regions, key=likeness)
 
 
 _SUFFIXES = {

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
-from peagle.catalog.documents import Location, display_path, dotted, plain_value
+from peagle.catalog.documents import Location, catalog_error, display_path, dotted, plain_value
 from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
 from peagle.catalog.tables import Image, ImageTable, InstanceTable, PriceTable, RuntimeTable
@@ -100,14 +100,10 @@ def entry_text(target: Target, unknown: Mapping[Location, str], file: Path) -> s
     """The file of ``target`` at ``file``, which is not written.
 
     ``unknown`` says of values why they are not known, in comments at the beginning. Raises
-    UserError for an entry that the catalogue would not load from that file.
+    CatalogError for an entry that the catalogue would not load from that file.
     """
     text = _text(target, (f"unknown: {dotted(key)}, {why}" for key, why in unknown.items()))
-    written, problems = validate_file(file, Target, text)
+    _, problems = validate_file(file, Target, text)
     if problems:
-        raise UserError(problems[0].text, problems[0].fix, code="invalid-entry")
-    if written != target:
-        raise UserError(
-            f"{target.id} has text that YAML cannot hold", "use another name", code="invalid-entry"
-        )
+        raise catalog_error(problems)
     return text

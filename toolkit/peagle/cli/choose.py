@@ -12,8 +12,8 @@ import click
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
-from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
-from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
+from peagle.catalog.loading import check_catalog, check_catalog_file
+from peagle.catalog.summary import describe_pair, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
@@ -99,12 +99,10 @@ def show_pair(pair: str) -> None:
     """
     loaded = command_catalog()
     catalog_pair = find_pair(loaded, pair)
+    document = describe_pair(loaded, catalog_pair)
     if wants_json():
-        return print_json(describe_pair(loaded, catalog_pair))
-    target, drafter = catalog_pair.target, catalog_pair.drafter
-    measured = find_evidence(loaded, target, drafter) if drafter else ()
-    support = default_support(loaded, drafter)
-    return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
+        return print_json(document)
+    return print_pair(catalog_pair, document, summarize_target(loaded, catalog_pair.target))
 
 
 @command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
@@ -122,14 +120,9 @@ def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     problems: list[Problem] = []
     for path in paths or (None,):
         if path is not None and path.is_file():
-            folder, checked = catalog_folder, [path]
-            of_path = check_catalog_file(path, catalog_folder)
-            if not of_path and path.suffix == ".json" and not holds_measurements(path):
-                text = "has no results, speeds or starts: the catalogue ignores the file"
-                print_status(f"{path} {text}")
+            checked, of_path = [path], check_catalog_file(path)
         else:
-            folder = path or catalog_folder
-            checked, of_path = check_catalog(folder)
+            checked, of_path = check_catalog(path or catalog_folder)
         files |= {file.resolve() for file in checked}
         problems += of_path
     problems = list(dict.fromkeys(problems))

@@ -121,7 +121,7 @@ def _convert(
     them (``0.90``), paths relative to it. Raises ProjectFileError."""
     value = setting.value
     if isinstance(value, dict):
-        value = tuple(f"{key}={project.document.source(setting.parts[key])}" for key in value)
+        value = tuple(f"{key}={project.document.texts[setting.parts[key]]}" for key in value)
     elif isinstance(value, list):
         value = tuple(value) if option.multiple else ",".join(map(str, value))
     elif isinstance(value, str):

@@ -71,7 +71,6 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning.company import Company, check_company
-from peagle.planning.runtime import price_in
 from peagle.store import read_json, require_free, write_text
 from peagle.text import json_digest, parse_share, plain
 from peagle.train.data import (
@@ -395,7 +394,7 @@ def _usd(job: TrainingJob, region: str) -> float | None:
     """What the job costs until now, at the price of hosting; ``None`` where that is unknown."""
     price = None
     with suppress(NotFound):
-        price = price_in(find_instance(command_catalog().instances, job.instance_type), region)
+        price = find_instance(command_catalog().instances, job.instance_type).price_in(region)
     return price.usd_per_hour * job.billable_seconds / 3600 if price else None
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from peagle.catalog.documents import first_problem
 from peagle.deploy.state import Deployment, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
-from peagle.render.plan_file import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 

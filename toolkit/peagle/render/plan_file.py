@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from peagle.catalog.documents import dotted
-from peagle.errors import Fix, PeagleError, PlanFileError, UserError, nearest
+from peagle.catalog.documents import first_problem
+from peagle.errors import Fix, PeagleError, PlanFileError, UserError
 from peagle.options import Overrides, arguments, select_file_keys
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, parse_plan
@@ -128,17 +128,3 @@ def read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
         raise kind(f"{path} cannot be read: {error.strerror}", again) from error
     except InvalidJson as error:
         raise kind(str(error), again) from error
-
-
-def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
-    """pydantic's first error about a document of ``model``, with the key as in the file."""
-    detail = error.errors(include_url=False)[0]
-    key = dotted(detail["loc"])
-    if detail["type"] == "missing":
-        return f"the key {key!r} is missing"
-    if detail["type"] == "extra_forbidden":
-        keys = list(model.model_fields) if len(detail["loc"]) == 1 else []
-        name = model.__name__.lower()
-        return f"there is no key {key!r} in a {name}; {nearest(key, keys)}".rstrip("; ")
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from peagle.catalog.documents import first_problem
 from peagle.errors import Fix, VerdictFileError
-from peagle.render.plan_file import first_problem, read_document
+from peagle.render.plan_file import read_document
 from peagle.speed.verdict import VERDICT_FORMAT, Verdict
 from peagle.text import plain
 

@@ -22,11 +22,11 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.s3 import read_lines
 from peagle.bench.workloads import Domain, is_random_prompt
+from peagle.catalog.documents import first_problem
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.errors import NotFound, PeagleError, UserError
 from peagle.findings import Finding, Level
 from peagle.protocol import pieces_in
-from peagle.render.plan_file import first_problem
 from peagle.render.resources import captured_prefix
 from peagle.s3uri import S3Uri
 from peagle.store import read_json, write_file, write_json

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import BaseModel
 
-from peagle.catalog.schema import Pair, kv_bytes
-from peagle.catalog.tables import HERE, MethodSupport
+from peagle.catalog.schema import Pair
+from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
@@ -29,7 +29,6 @@ from peagle.text import format_concurrency, format_usd
 
 if TYPE_CHECKING:  # a list must not import boto3, nor a plan the types of verdicts
     from peagle.aws.refresh import Change
-    from peagle.catalog.summary import Evidence, TargetSummary
     from peagle.checks.report import CheckReport
     from peagle.fit.report import FitReport
     from peagle.speed.verdict import LoadVerdict, Verdict, VerdictCrossover, WorkloadVerdict
@@ -43,11 +42,11 @@ _TABLES = {
 """Parts of an entry with a table of their own."""
 
 
-def print_list(targets: Sequence[TargetSummary]) -> None:
+def print_list(targets: Sequence[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
-        name = click.style(f"{target.short_name} ({target.id})", bold=True)
-        print_line(f"{name}  vLLM {target.min_vllm} or later, {target.licence}")
+        name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
+        print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
         print_table(_COLUMNS, _rows(target), whole=("drafter",))
     print_line(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
@@ -55,31 +54,28 @@ def print_list(targets: Sequence[TargetSummary]) -> None:
     print_line("Details of a pair", command_text(("peagle", "catalog", "show", "TARGET+DRAFTER")))
 
 
-def print_pair(
-    pair: Pair, measured: tuple[Evidence, ...], target: TargetSummary, support: MethodSupport | None
-) -> None:
-    """Everything about a pair; ``support`` is what the default vLLM does with its method."""
+def print_pair(pair: Pair, document: dict[str, Any], target: dict[str, Any]) -> None:
+    """Everything about a pair, of which this is the ``document``; ``target`` is the summary."""
 
-    def section(title: str, *entries: BaseModel, **more: Any) -> None:
+    def section(title: str, *entries: BaseModel) -> None:
         values: dict[str, Any] = {}
         for entry in entries:
             values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
-        print_document({**values, **more}, title)
+        print_document(values, title)
 
-    def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
+    def table(title: str, entries: Sequence[Any], keys: str) -> None:
         print_documents(entries, keys.split(), title)
 
     shape, drafter = pair.target.architecture, pair.drafter
-    cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
-    section(pair.target.title, pair.target, shape, kv_cache_bytes_at_default=cache)
+    section(pair.target.title, pair.target, shape)
     arguments = (*pair.target.engine_arguments, *pair.target.environment)
     if drafter is not None:
         arguments += drafter.engine_arguments
         section(drafter.title, drafter)
-        if support is not None:
-            section("In the default vLLM", support)
+        if document["method_support"] is not None:
+            section("In the default vLLM", document["method_support"])
         keys = "file k acceptance_length vllm device date"
-        table("Measured acceptance length", measured, keys)
+        table("Measured acceptance length", document["evidence"], keys)
         keys = "benchmark k acceptance_length source"
         table("Claimed acceptance length", drafter.published, keys)
         table("Known problems", drafter.problems, "level vllm summary fix source")
@@ -96,21 +92,21 @@ def print_changes(changes: Sequence[Change]) -> None:
         print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
-def _rows(target: TargetSummary) -> Iterator[tuple[str, ...]]:
+def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
-    for drafter in target.drafters:
-        k, trained = drafter.k_recommended, drafter.k_trained
-        evidence = "unverified" if drafter.public else "not public"
-        if drafter.public and drafter.evidence:
-            near = min(drafter.evidence, key=lambda measured: abs(measured.k - k))
-            evidence = f"{near.acceptance_length:.2f} at K={near.k}"
+    for drafter in target["drafters"]:
+        k, trained = drafter["k_recommended"], drafter["k_trained"]
+        evidence = "unverified" if drafter["public"] else "not public"
+        if drafter["public"] and drafter["evidence"]:
+            near = min(drafter["evidence"], key=lambda measured: abs(measured["k"] - k))
+            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
         yield (
-            "*" if drafter.name == target.default_drafter else "",
-            drafter.name,
-            drafter.kind,
+            "*" if drafter["name"] == target["default_drafter"] else "",
+            drafter["name"],
+            drafter["kind"],
             f"{k} of {trained}" if trained else str(k),
-            drafter.min_vllm,
-            drafter.licence or "-",
+            drafter["min_vllm"],
+            drafter["licence"] or "-",
             evidence,
         )
 
