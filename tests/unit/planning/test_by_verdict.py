@@ -96,17 +96,6 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
     assert caught.value.command[:3] == ("peagle", "verdict", "gpt-oss-20b")
 
 
-def test_another_number_of_gpus_is_a_warning() -> None:
-    of_one_gpu = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
-    made = planned(of_one_gpu, concurrency=1)
-    assert made.fit.tensor_parallel_size > 1
-    (warning,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
-    assert "1 x L40S" in warning.message
-    assert warning.command is not None
-    gpus = warning.command.index("--tensor-parallel-size") + 1
-    assert warning.command[gpus] == str(made.fit.tensor_parallel_size)
-
-
 OTHER = "verdict-of-another-plan"
 
 
@@ -128,11 +117,11 @@ def test_a_verdict_about_something_else_is_refused(
 
 
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
-    with raises_code("verdict-selects-another") as refused:
+    with raises_code("conflicting-options") as refused:
         plan_by_verdict(
             Options(pair="gpt-oss-20b+eagle3"), with_winner(verdict(), "p-eagle", 3), FILE, CATALOG
         )
-    assert "verdict.json selects p-eagle" in refused.value.message
+    assert "--drafter p-eagle" in refused.value.message
 
 
 def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:

@@ -77,7 +77,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "values limit": {"ttl_seconds": 36000, "budget_usd": 50.0}}),
     # Copies
     "one engine on many GPUs": (on_eight(pair="tiny", copies=1), {
-        "copies": None, "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle but bill",
+        "copies": None, "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle",
         IDLE: "use --copies auto"}),
     "fewer copies than GPUs": (on_eight(concurrency=64, copies=5, rollout="rolling"), {
         "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge", IDLE: "use --copies auto"}),
@@ -166,7 +166,7 @@ def test_compiled_code_of_an_earlier_start_shortens_the_wake_up() -> None:
     cold, warm = (
         plan(scale_to_zero=True, allow_unpinned_warm=allowed) for allowed in (False, True)
     )
-    of_pair = [start for start in CATALOG.starts if start.target == "gpt-oss-20b"]
+    of_pair = [start for start in CATALOG.runtimes.starts if start.target == "gpt-oss-20b"]
     for made, kind in ((cold, "cold"), (warm, "restored")):
         slowest = max(start.seconds for start in of_pair if start.kind == kind)
         code, values = start_reason(made)
@@ -187,7 +187,8 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
     assert "engine_seconds" not in values
     assert wake_up(large) > wake_up(plan(scale_to_zero=True)), "more bytes take longer"
     options = Options(pair="gpt-oss-20b", scale_to_zero=True)
-    made = make_plan(options, replace(CATALOG, read_starts=tuple))
+    runtimes = CATALOG.runtimes.model_copy(update={"starts": ()})
+    made = make_plan(options, replace(CATALOG, runtimes=runtimes))
     code, values = start_reason(made)
     assert (code, values["engine_seconds"]) == ("start-not-measured", 600)
     assert "measured_seconds" not in values

@@ -79,8 +79,7 @@ REFUSED: dict[str, list[Row]] = {
         )),
     ],
     "invalid-argument": [
-        {"settings": {"Seed": "2"}}, {"settings": {"gpu-memory-utilization": ""}},
-        {"settings": {"max-num-batched-tokens": "8k"}},
+        {"settings": {"Seed": "2"}}, {"settings": {"max-num-batched-tokens": "8k"}},
     ],
     "invalid-variable": [{"environment": {"1X": "y"}}],
     "environment-too-large": [
@@ -103,7 +102,6 @@ REFUSED: dict[str, list[Row]] = {
     "invalid-network": [
         {"subnets": VPC["subnets"]}, {"security_groups": VPC["security_groups"]},
     ],
-    "invalid-kms-key": [{"kms_key": "arn:aws:kms:eu-west-1:123456789012:alias/x"}],
     "invalid-id": [
         {"kms_key": "alias/models\n"}, {"permissions_boundary": "${Boundary}"},
         VPC | {"subnets": ("$(id)",)},

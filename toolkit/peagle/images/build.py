@@ -227,12 +227,10 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-b
 _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
         "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
-        "instance-scarce", "k-below-fastest",
-        "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
-        "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "scale-to-zero-refused", "several-instances", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "vpc-routes",
-        "weights-streamed",
+        "instance-scarce", "k-below-fastest", "no-alarm-topic", "prefix-cache-off",
+        "prefix-cache-too-small", "price-not-from-aws", "price-not-listed",
+        "price-of-another-region", "price-snapshot", "scale-to-zero-refused", "several-instances",
+        "speculation-loses", "speed-unverified", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
 """Warnings and notes about what a local engine does not have: the instance that is planned, its

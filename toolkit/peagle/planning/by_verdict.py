@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
-from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
-from peagle.findings import severity, warning
+from peagle.errors import Fix, OptionsConflict, VerdictFileError
 from peagle.options import Options, arguments
 from peagle.planning.load import USUAL_CONCURRENCY, choose_size_of_requests, with_workload
 from peagle.planning.plan import Plan, Reason, reason
@@ -52,21 +51,10 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     _check_subject(options, file, verdict.gpu, gpu)
     plan, answer = _plan_until_same(options, verdict, file, catalog)
     _check_covered(options, plan, answer, file)
-    findings, gpus = [*plan.findings], plan.fit.tensor_parallel_size
-    compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
-    if gpus != compared:
-        message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        command = _command(options, file, tensor_parallel_size=gpus)
-        fix = Fix("create a verdict for this number of GPUs", command)
-        findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     drafter, k = answer.setting.drafter or "none", answer.setting.k
     reasons = [_reason("drafter", drafter, answer, file)]
     reasons += [_reason("k", str(k), answer, file)] if k else []
-    changed = {
-        "reasons": (*reasons, *plan.reasons),
-        "findings": tuple(sorted(findings, key=severity)),
-    }
-    return plan.model_copy(update=changed)
+    return plan.model_copy(update={"reasons": (*reasons, *plan.reasons)})
 
 
 def _plan_until_same(
@@ -75,8 +63,6 @@ def _plan_until_same(
     """Plan again until the verdict selects a setting that was planned already. A plan decides the
     number of instances and the size of requests, thus the load of an engine, by which the verdict
     selects the drafter and K of the next plan."""
-    pair = find_pair(catalog, options.pair)
-    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
@@ -94,13 +80,6 @@ def _plan_until_same(
         if best in plans:
             last, plan = plans.popitem()
             return plan, _Answer(size, entry, last)
-        if named and best.drafter not in (None, named):
-            raise UserError(
-                f"{options.pair} names the drafter {named}, and the verdict {file} selects "
-                f"{best.drafter}",
-                f"use {pair.target.short_name} with --verdict, or omit --verdict",
-                code="verdict-selects-another",
-            )
         changes: dict[str, object] = {"chosen_by": file.name}
         changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
@@ -118,14 +97,13 @@ def _check_covered(options: Options, plan: Plan, answer: _Answer, file: Path) ->
     if is_covered(answer.size, answer.entry, planned, requests):
         return
     load = {name: tokens or None for name, tokens in asdict(planned).items()}
-    load |= {"loads": (requests,), "tensor_parallel_size": plan.fit.tensor_parallel_size}
     size = answer.size
     raise VerdictFileError(
         f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
         f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
         f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
         f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", _command(options, file, **load)),
+        Fix("create a verdict for this load", _command(options, file, loads=(requests,), **load)),
         code="load-not-in-verdict",
     )
 

@@ -33,8 +33,8 @@ class Candidate:
 
     ``options`` has what is required of speed, times and price. Each instance runs ``copies`` of
     ``engine``. ``load`` is the most concurrent requests of one engine, ``busy`` the number of
-    engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown; ``performance``
-    is of one engine, ``start_seconds`` the time until it answers, known in a batch.
+    engines that has any. ``performance`` is of one engine, ``start_seconds`` the time until it
+    answers, known in a batch.
     """
 
     options: Options
@@ -45,7 +45,7 @@ class Candidate:
     count: int
     load: int
     busy: int
-    usd_per_hour: float | None
+    region: str
     performance: Performance
     copies: int = 1
     start_seconds: int = 0
@@ -54,6 +54,12 @@ class Candidate:
     def engines(self) -> int:
         """How many engines share the load."""
         return self.count * self.copies
+
+    @cached_property
+    def usd_per_hour(self) -> float | None:
+        """The price of all instances; ``None`` if unknown."""
+        price = self.instance.price_in(self.region)
+        return None if price is None else round(price.usd_per_hour * self.count, 4)
 
     @property
     def gpus(self) -> int:

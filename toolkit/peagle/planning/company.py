@@ -18,7 +18,6 @@ _PREFIX = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*-?", re.ASCII)
 _TAG = re.compile(r"([\w.:/=+@-]([\w .:/=+@-]*[\w.:/=+@-])?)?")
 """What every service takes in a tag: no spaces at the ends, which some services remove."""
 _ID = re.compile(r"[A-Za-z0-9_+=,.@:/-]{1,2048}", re.ASCII)
-_KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):.*", re.ASCII)
 
 
 class Company(Frozen):
@@ -52,18 +51,10 @@ class Company(Frozen):
 NO_COMPANY = Company()
 
 
-def choose_company(options: Options, region: str) -> Company:
-    """The settings that the user gives. Raises what ``check_company`` does, and UserError for a key
-    of another region than the endpoint's."""
+def choose_company(options: Options) -> Company:
+    """The settings that the user gives. Raises what ``check_company`` does."""
     company = Company(**{name: getattr(options, name) for name in Company.model_fields})
     check_company(company)
-    key = _KEY_ARN.fullmatch(company.kms_key or "")
-    if key and key[1] != region:
-        raise UserError(
-            f"kms_key is a key of {key[1]}, and the endpoint is in {region}",
-            f"use a key of {region}",
-            "invalid-kms-key",
-        )
     return company
 
 

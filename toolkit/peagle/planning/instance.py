@@ -404,19 +404,13 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     instance = candidate.instance
     if not candidate.idle_gpus:
         return
-    is_here = instance.type == HERE
-    message = (
-        f"{candidate.idle_gpus} of the {instance.gpu_count} GPUs of {instance.place} "
-        f"{'is' if candidate.idle_gpus == 1 else 'are'} idle{'' if is_here else ' but billed'}"
-    )
+    message = f"{candidate.idle_gpus} of the {instance.gpu_count} GPUs of {instance.place} are idle"
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     fix = ""
     if options.copies != AUTO and not excluded:
         fix = "use --copies auto: copies of the engine use them where that costs less per token"
-    elif options.instance_type is not None and not is_here:
+    elif options.instance_type not in (None, HERE):
         fix = "leave --instance-type out to get the cheapest type that fits"
-    else:
-        message += "; the plan is the best for this load nevertheless"
     yield note("gpus-idle", "instance_type", message, fix)
 
 

@@ -451,9 +451,6 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
             message = "the alarms change their state in CloudWatch, and send no notification"
             fix = "add alarm_topic with an SNS topic"
             findings.append(note("no-alarm-topic", "--observe", message, fix))
-        if "ttft" not in alarms:
-            message = "no alarm watches the time to the first token: the plan has no limit for it"
-            findings.append(note("no-ttft-alarm", "--observe", message, "add --slo ttft=SECONDS"))
     observe = Observe(
         dashboard=options.observe,
         log_retention_days=days,

@@ -18,7 +18,6 @@ from peagle.options import Options, check_numbers
 from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
 from peagle.text import exact_duration, sanitize
-from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.versions import canonical_name
 from peagle_serve import json_reader
 from peagle_serve.contract import (
@@ -34,10 +33,9 @@ from peagle_serve.environment import make_flag
 from peagle_serve.json_reader import InvalidJson
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}", re.ASCII)
 _TOKENS = "max-num-batched-tokens"
-_SHARE = "gpu-memory-utilization"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _DECIDED_BY_PAIR = ("num_speculative_tokens", "method", "parallel_drafting", "model")
 """Keys of ``--speculative-config`` that PAIR, ``--k`` and ``--drafter`` decide."""
 
@@ -112,8 +110,6 @@ def check_settings(settings: Mapping[str, str]) -> None:
         fix = ""
         if not _NAME.fullmatch(plain):
             fix = "write an argument of vLLM as lower-case-words=VALUE"
-        elif name == _SHARE and value == "":
-            fix = f"the planned memory needs a value: {GPU_MEMORY_UTILIZATION}"
         elif name == _TOKENS and not (value == "" or _COUNT.fullmatch(value)):
             fix = "use a number of tokens such as 8192"
         if fix:

@@ -85,7 +85,6 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     decisions, recorded = Decisions(), options.recorded
     options, requested = _prepare(options, catalog)
     options, selection = _select(options, catalog, requested, decisions)
-    company = choose_company(options, selection.search.region)
     placement = _place(options, selection, requested.value, decisions)
     speculation, arguments, environment = configure_engine(placement, decisions)
     price = find_price(placement.candidate.instance, placement.region)
@@ -107,7 +106,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         options=recorded,
         overrides=options.overrides,
         pins=choose_pins(options),
-        company=company,
+        company=choose_company(options),
         findings=tuple(finding for finding in findings if finding.code not in skipped),
         reasons=tuple(decisions.reasons),
     )

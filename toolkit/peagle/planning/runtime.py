@@ -8,6 +8,7 @@ from typing import Literal
 from peagle.case import DEFAULT_AMI, ami_for, build_case, parse_family
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
+    REFERENCE_REGION,
     Instance,
     Price,
     Runtime,
@@ -36,9 +37,6 @@ MAX_NAME_LENGTH = 63
 
 DEFAULT_PREFIX = "peagle-"
 """Of names that the user does not choose."""
-
-REFERENCE_REGION = "us-east-1"
-"""Its price is used where the catalogue has none for a region."""
 
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
@@ -168,16 +166,10 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     return Decision(name, (reason("name", name, "name-of-pair"),))
 
 
-def price_in(instance: Instance, region: str) -> Price | None:
-    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``."""
-    by_region = {price.region: price for price in instance.prices}
-    return by_region.get(region) or by_region.get(REFERENCE_REGION)
-
-
 def find_price(instance: Instance, region: str) -> Decision[Price | None]:
-    """As ``price_in``, with a finding unless the price is that of ``region``. A price of another
-    region than us-east-1 is named, not used."""
-    price = price_in(instance, region)
+    """As ``Instance.price_in``, with a finding unless the price is that of ``region``. A price of
+    another region than us-east-1 is named, not used."""
+    price = instance.price_in(region)
     command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
     refresh = Fix("get prices from AWS's price list", command)
     if price is None:

@@ -16,7 +16,6 @@ from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import Candidate, find_cheapest, rank, select_best
 from peagle.planning.load import EngineFit, Load
-from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.acceptance import Performance
@@ -210,7 +209,6 @@ class Search:
             start = self._starts[key]
         copies = self._copies(instance, gpus)
         busy = min(count * copies, requests)
-        price = price_in(instance, self.region)
         return Candidate(
             options=options,
             instance=instance,
@@ -220,7 +218,7 @@ class Search:
             count=count,
             load=math.ceil(requests / busy),
             busy=busy,
-            usd_per_hour=None if price is None else round(price.usd_per_hour * count, 4),
+            region=self.region,
             performance=by_load.performance(engine, drafter, k, requests / busy, busy),
             copies=copies,
             start_seconds=start,
@@ -280,16 +278,7 @@ class Search:
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates
-        price = price_in(instance, self.region)
-        usd = None if price is None else price.usd_per_hour
-        return [
-            replace(
-                candidate,
-                instance=instance,
-                usd_per_hour=None if usd is None else round(usd * candidate.count, 4),
-            )
-            for candidate in candidates
-        ]
+        return [replace(candidate, instance=instance) for candidate in candidates]
 
     def _count_instances(
         self,

@@ -27,7 +27,7 @@ from peagle.planning.load import (
     with_workload,
 )
 from peagle.planning.planner import select_candidate
-from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
+from peagle.planning.runtime import choose_region, choose_runtime, find_price
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.ranking import NO_SPECULATION, Setting
@@ -299,7 +299,7 @@ def _instances(options: VerdictOptions, catalog: Catalog, region: str) -> list[I
         raise NotFound(message, hint, code="unknown-gpu")
 
     def cost(on: Instance) -> tuple[int, bool, bool, float, str]:
-        price = price_in(on, region)
+        price = on.price_in(region)
         usd = price.usd_per_hour if price else 0.0
         return on.gpu_count, price is None, not on.prices, usd, on.type
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from peagle.catalog.schema import Catalog, EngineStart
-from peagle.catalog.tables import Instance, Runtime
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import EngineStart, Instance, Runtime
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
@@ -386,7 +386,7 @@ def start_time(
         return start.kind == kinds[0], on_gpu, of_target, start.seconds
 
     # Of those that are equally near, the slowest.
-    of_kind = (start for start in load.catalog.starts if start.kind in kinds)
+    of_kind = (start for start in load.catalog.runtimes.starts if start.kind in kinds)
     measured = max(of_kind, key=nearness, default=None)
     size = bytes_by_way(sizes, gpus)
     from_s3 = size.streamed + size.mounted

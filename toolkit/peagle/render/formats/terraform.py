@@ -41,18 +41,11 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def unsupported(plan: Plan) -> str:
-    """A plan with copies, a key of KMS that is not named by its ARN, and a lifecycle rule
-    of a bucket."""
+    """A plan with copies, and a lifecycle rule of a bucket."""
     if plan.copies is not None:
         return (
             "hashicorp/aws has no resource for inference components, which copies are; with "
             "--copies 1 it can express the plan, and infra/terraform/examples/copies applies the "
             "stack of cloudformation"
         )
-    capture = plan.observe.capture if plan.observe else None
-    captured = capture.kms_key if capture else None
-    keys = {"kms_key": plan.company.kms_key, "capture_kms_key": captured}
-    for option, key in keys.items():
-        if key is not None and not key.startswith("arn:"):
-            return f"the provider needs the key's ARN, and {option} is {key}"
     return not_in_templates(plan)
