@@ -11,12 +11,12 @@ BUDGET = {
     "modules": (4_242, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_894, 3_600),
     "vllm": (678, 500),
-    "catalog": (1_993, 1_800),
+    "catalog": (1_984, 1_800),
     "checkpoints": (1_957, 1_550),
-    "checks": (2_156, 2_300),
+    "checks": (2_154, 2_300),
     "fit": (1_717, 1_700),
     "speed": (1_699, 1_500),
-    "planning": (5_187, 3_850),
+    "planning": (5_182, 3_850),
     "render": (3_390, 3_000),
     "engine": (2_978, 1_800),
     "images": (773, 700),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_018, 5_360),
     "cli": (8_969, 6_200),
 }
-MOST_LINES, MOST_FILES = 63_297, 243
+MOST_LINES, MOST_FILES = 63_281, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from peagle.catalog.loading import load_methods
-from peagle.catalog.tables import Method
+from peagle.catalog.loading import load_table
+from peagle.catalog.tables import Method, MethodTable
 from peagle.data import data_folder
 from peagle.vllm.versions import find_facts
 from tools.docs.markdown import escaped, table
@@ -26,7 +26,7 @@ def methods_page() -> str:
             escaped(method.here),
             escaped(method.instead) or "-",
         )
-        for method in load_methods().methods
+        for method in load_table(MethodTable).methods
     ]
     introduction = (
         "What is published, what vLLM serves of it, and what this toolkit does with it. The column "

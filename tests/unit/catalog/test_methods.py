@@ -3,7 +3,8 @@
 import json
 
 from peagle.catalog import load_catalog
-from peagle.catalog.loading import load_methods
+from peagle.catalog.loading import load_table
+from peagle.catalog.tables import MethodTable
 from peagle.data import data_folder
 from peagle.vllm.versions import compare
 from tests.support import bundled_catalog
@@ -12,7 +13,7 @@ from tools.docs.pages import FOLDER
 
 with bundled_catalog():
     CATALOG = load_catalog()
-    METHODS = load_methods().methods
+    METHODS = load_table(MethodTable).methods
 
 # mlp_speculator is a name without code: gpu_model_runner.py of 0.28.0 rejects it.
 NO_METHODS_OF_DRAFTING = {"custom_class", "extract_hidden_states", "mlp_speculator"}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from peagle.catalog import find_instance, find_pair, load_catalog
-from peagle.catalog.loading import load_training
+from peagle.catalog.loading import load_table
+from peagle.catalog.tables import TrainingTable
 from peagle.planning.load import Load
 from peagle.speed.acceptance import Acceptance, curve_through
 from peagle.train.data import Conversation
@@ -27,7 +28,7 @@ from peagle.train.estimate import (
 from peagle.train.recipe import Recipe
 from tests.support import raises_code
 
-CATALOG, TABLE, RECIPE = load_catalog(), load_training(), Recipe()
+CATALOG, TABLE, RECIPE = load_catalog(), load_table(TrainingTable), Recipe()
 DECAY = CATALOG.speed_model.decay
 H100, L40S = "ml.p5.4xlarge", "ml.g6e.xlarge"
 RATES = Rates(

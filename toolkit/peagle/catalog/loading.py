@@ -87,8 +87,8 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
         instances=_updated("instances.yaml", user_folder, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(user_folder),
-        speed_model=_read(table_file("speed_model.yaml", user_folder), SpeedModel),
-        version_rules=_read(table_file("version_rules.yaml", user_folder), VersionRuleTable),
+        speed_model=load_table(SpeedModel, user_folder),
+        version_rules=load_table(VersionRuleTable, user_folder),
         is_extended=user_folder is not None,
     )
 
@@ -104,19 +104,10 @@ def _updated(
     return _read(update, refreshed).added_to(table) if update else table  # type: ignore
 
 
-def load_storage(user_folder: Path | None = None) -> StorageTable:
-    """The prices of storage. Raises CatalogError for a wrong table."""
-    return _read(table_file("storage.yaml", user_folder), StorageTable)
-
-
-def load_training(user_folder: Path | None = None) -> TrainingTable:
-    """What is published of the training of heads. Raises CatalogError for a wrong table."""
-    return _read(table_file("training.yaml", user_folder), TrainingTable)
-
-
-def load_methods(user_folder: Path | None = None) -> MethodTable:
-    """The methods of speculation. Raises CatalogError for a wrong table."""
-    return _read(table_file("methods.yaml", user_folder), MethodTable)
+def load_table(model: type[Model], user_folder: Path | None = None) -> Model:
+    """One table, such as the prices of storage. Raises CatalogError for a wrong one."""
+    name = next(name for name, kind in _TABLES.items() if kind is model)
+    return _read(table_file(name, user_folder), model)
 
 
 def target_files(user_folder: Path | None) -> dict[str, Path]:

@@ -7,6 +7,7 @@ Prices of instances are USD per hour.
 import math
 from collections.abc import Collection
 from datetime import date
+from itertools import takewhile
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -384,16 +385,15 @@ def region_hint(region: str, regions: Collection[str]) -> str:
 
 
 def nearest_region(region: str, regions: Collection[str]) -> str:
-    """Of ``regions``, at least one, the nearest to ``region``: of its area (``us``), then of its
-    side (``us-west``)."""
+    """Of ``regions``, at least one, the nearest to ``region``: of its side (``us-west``), then of
+    its area (``us``), then a large one."""
 
-    def likeness(other: str) -> list[bool]:
-        return [
-            ours == theirs
-            for ours, theirs in zip(region.split("-"), other.split("-"), strict=False)
-        ]
+    def likeness(other: str) -> tuple[int, bool]:
+        parts = zip(region.split("-"), other.split("-"), strict=False)
+        same = takewhile(lambda pair: pair[0] == pair[1], parts)
+        return len([*same]), other in LARGE_REGIONS
 
-    return max(regions, key=likeness)
+    return max(sorted(regions), key=likeness)
 
 
 _SUFFIXES = {

@@ -131,11 +131,9 @@ def _served_drafter(pair: Pair, location: str | None) -> Drafter | None:
         return entry
     if entry is None or entry.method in DRAFTLESS:
         how = f"{entry.name} drafts" if entry else f"{target.short_name} is served"
-        heads = (head.name for head in target.drafters if head.method not in DRAFTLESS)
-        names = ", ".join(f"{target.short_name}+{name}" for name in heads)
         raise UserError(
             f"{how} without a head, and --drafter {location} would not be used",
-            f"leave --drafter out, or use a pair that drafts with a head: {names}",
+            "leave --drafter out, or use a pair that drafts with a head",
             code="drafts-without-head",
         )
     if location == HUB or split_revision(location)[0] == entry.weights:

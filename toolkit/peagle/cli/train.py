@@ -22,9 +22,9 @@ from peagle.aws.iam import find_role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.training import TrainingJob, describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog.find import find_instance, find_pair
-from peagle.catalog.loading import load_training
+from peagle.catalog.loading import load_table
 from peagle.catalog.schema import Catalog
-from peagle.catalog.tables import HERE
+from peagle.catalog.tables import HERE, TrainingTable
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.options import (
     DefaultGroup,
@@ -231,7 +231,7 @@ def plan(
         measure_data(conversations.train, recipe, options["output_tokens"]),
         recipe,
         catalog,
-        load_training(catalog_of(ctx)),
+        load_table(TrainingTable, catalog_of(ctx)),
         budget=budget,
         usd_per_hour=usd_per_hour,
         rates=rates,
@@ -470,7 +470,7 @@ def run(
         measure_data(conversations.train, recipe),
         recipe,
         catalog,
-        load_training(catalog_of(ctx)),
+        load_table(TrainingTable, catalog_of(ctx)),
     )
     print_findings((*conversations.findings, *planned.findings), err=True)
     if job["sagemaker"]:

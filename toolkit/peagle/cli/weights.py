@@ -14,8 +14,8 @@ import click
 from peagle.account import Account
 from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
-from peagle.catalog.loading import load_storage
-from peagle.catalog.tables import StoragePrice
+from peagle.catalog.loading import load_table
+from peagle.catalog.tables import StoragePrice, StorageTable
 from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image, show_copy
@@ -157,7 +157,7 @@ def sync_command(
     sources = {"target": target_from, "drafter": drafter_from}
     locations = {part: weights_at(source) for part, source in sources.items() if source}
     chosen = find_pair_weights(session.catalog, pair, locations, parts)
-    price = load_storage(catalog_of(ctx)).price_in(region)
+    price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
     aws = session.connect(region)
     with StatusLine() as status:
         status.show("Inspecting", place.uri)
@@ -275,7 +275,7 @@ def list_command(ctx: click.Context, /, place: str, region: str, session: Sessio
     Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
-    price = load_storage(catalog_of(ctx)).price_in(region)
+    price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
     if wants_json():
         document = {
             "uri": weights.prefix.uri,
@@ -372,7 +372,7 @@ def remove_command(
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not wants_json():
-        price = load_storage(catalog_of(ctx)).price_in(region)
+        price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
         _print_weights(weights, price)
     confirm(f"Remove this from {uri}?", "not removed")
     remove_weights(aws, weights, take_over)
