@@ -84,6 +84,10 @@ def _find_target(catalog: Catalog, name: str) -> Target:
         sentence = "pass a head with --drafter, and add a target to a catalogue of your own"
         message = f"{name!r} is a location, not a pair"
         raise UserError(message, Fix(sentence, command), code="not-a-pair")
+    if name.endswith(".json"):
+        sentence = "name a pair; the memory and the findings of a plan file are in the plan"
+        fix = Fix(sentence, ("peagle", "plan", name, "--verbose"))
+        raise NotFound(f"{name!r} is a plan file, not a pair", fix, code="not-a-pair")
     folder = f"for the folder write ./{name}; " if os.path.isdir(name) else ""
     ids = [*catalog.targets]
     names = [target.short_name for target in catalog.targets.values()]
