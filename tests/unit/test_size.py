@@ -16,7 +16,7 @@ BUDGET = {
     "checks": (2_154, 2_300),
     "fit": (1_717, 1_700),
     "speed": (1_699, 1_500),
-    "planning": (5_182, 3_850),
+    "planning": (5_187, 3_850),
     "render": (3_390, 3_000),
     "engine": (2_993, 1_800),
     "images": (773, 700),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_018, 5_360),
     "cli": (8_969, 6_200),
 }
-MOST_LINES, MOST_FILES = 63_298, 243
+MOST_LINES, MOST_FILES = 63_303, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

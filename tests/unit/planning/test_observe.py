@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import Observe
-from peagle.render import render
 from peagle.render.dashboard import dashboard_body, dashboard_name
 from peagle.render.requests import plan_arguments
 from peagle.workload import Slo
-from tests.support import raises_code
 
 CATALOG = load_catalog()
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
@@ -87,10 +84,3 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
     assert f'"{each} * requests / each"' in hourly
     assert '"InvocationsPerInstance"' in hourly
     assert all(text.startswith("SOURCE '/aws/sagemaker/Endpoints/") for text in texts.values())
-
-
-def test_terraform_takes_a_key_by_its_arn_only() -> None:
-    plan = plan_with(capture_data="s3://captured/a", capture_kms_key="alias/a", capture_retention=0)
-    with raises_code("format-unsupported", Unsupported) as refused:
-        render("terraform", plan, CATALOG)
-    assert "capture_kms_key is alias/a" in refused.value.message

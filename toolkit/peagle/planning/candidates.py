@@ -94,6 +94,11 @@ class Candidate:
         """Whether its speed is measured, estimated or unknown."""
         return self.performance.basis
 
+    @property
+    def low(self) -> float | None:
+        """The low end of its speed's range."""
+        return self.total(self.performance.low)
+
     @cached_property
     def tokens_per_second(self) -> float | None:
         """Output tokens per second of all instances; ``None`` if unknown."""
@@ -172,7 +177,7 @@ class Candidate:
         ttft, itl = speed.ttft_seconds, speed.itl_seconds
         return Alternative(
             tokens_per_second=self.tokens_per_second,
-            low=self.total(speed.low),
+            low=self.low,
             high=self.total(speed.high),
             basis=self.basis,
             ttft_seconds=None if ttft is None else round(ttft, 5),
