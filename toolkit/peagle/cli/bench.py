@@ -115,6 +115,7 @@ from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
 from peagle.text import plain
+from peagle.vllm.defaults import BLOCK_TOKENS
 from peagle.workload import Slo
 
 _WORKLOAD_HELP = (
@@ -583,8 +584,10 @@ def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
     yield from ("peagle", "--catalog", str(options["save"]), "plan", server.pair or options["pair"])
     if server.where == "local" and server.gpu:
         yield "--here"
+    # A block or two of the cache have the chat template, which is no prefix that a user states.
+    least = {"cached_prompt_tokens": 2 * BLOCK_TOKENS}
     for name in ("concurrency", "prompt_tokens", "output_tokens", "cached_prompt_tokens"):
-        if speed[name]:
+        if speed[name] > least.get(name, 0):
             yield from (f"--{name.replace('_', '-')}", f"{speed[name]}")
 
 

@@ -32,14 +32,12 @@ _PER_MULTIPROCESSOR = {
 tensor cores. With NVML's cores and highest clock they give the data sheets' rates of the GPUs in
 the catalogue within 8 %; GeForce cards have half of it with sums in 32 bits."""
 
-_LEAST_BANDWIDTH, _LEAST_TFLOPS = 200.0, 30.0
-"""Assumed where NVML reports nothing: less than any GPU that vLLM's current images support."""
-
 
 @dataclass(frozen=True)
 class Gpu:
     """One GPU as NVML reports it; ``processes`` are the ids of those that use its memory.
-    ``memory_gb_per_second`` and ``tflops`` (16 bits, dense) are computed from clocks and widths."""
+    ``memory_gb_per_second`` and ``tflops`` (16 bits, dense) are computed from clocks and widths, 0
+    where the driver reports none."""
 
     index: int
     uuid: str
@@ -88,7 +86,7 @@ def _read_gpu(nvml: Any, index: int) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     architecture = f"sm_{major}{minor}"
-    bandwidth, tflops, pids = _LEAST_BANDWIDTH, _LEAST_TFLOPS, list[int]()
+    bandwidth, tflops, pids = 0.0, 0.0, list[int]()
     with suppress(nvml.NVMLError):  # two transfers a clock
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
         bandwidth = 2 * clock * 1e6 * nvml.nvmlDeviceGetMemoryBusWidth(handle) / 8 / 1e9
@@ -131,7 +129,8 @@ def catalogue_name(gpu: Gpu, names: Collection[str]) -> str | None:
 def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
     """The catalogue with this machine as the instance type ``here``, without a price;
     ``CUDA_VISIBLE_DEVICES`` may limit its GPUs. A GPU that the catalogue does not have is planned
-    from what NVML reports. Raises Refused without a GPU, and for several kinds."""
+    from what NVML reports, without speeds where it reports no clocks. Raises Refused without a
+    GPU, and for several kinds."""
     gpus, machine = visible_gpus(gpus), this_machine()
     kinds = {gpu.name for gpu in gpus.gpus}
     if len(kinds) > 1:
@@ -142,10 +141,9 @@ def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
         )
     gpu, model = gpus.gpus[0], catalog.speed_model
     name = catalogue_name(gpu, {row.gpu for row in model.gpus})
-    if name is None:
-        name = gpu.model
+    if name is None and gpu.memory_gb_per_second and gpu.tflops:
         speed = GpuSpeed(
-            gpu=name,
+            gpu=gpu.model,
             memory_gb_per_second=gpu.memory_gb_per_second,
             tflops=gpu.tflops,
             fp8_tflops=2 * gpu.tflops if int(gpu.architecture[3:]) >= 89 else None,
@@ -156,7 +154,7 @@ def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
         model = model.model_copy(update={"gpus": (*model.gpus, speed)})
     here = Instance(
         type=HERE,
-        gpu=name,
+        gpu=name or gpu.model,
         gpu_count=len(gpus.gpus),
         gpu_memory_mib=gpu.memory_mib,
         gpu_architecture=gpu.architecture,

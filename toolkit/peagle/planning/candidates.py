@@ -95,6 +95,11 @@ class Candidate:
         return self.performance.basis
 
     @property
+    def extrapolated(self) -> bool:
+        """Whether no acceptance is known of this K or a larger one."""
+        return self.performance.acceptance.extrapolated
+
+    @property
     def low(self) -> float | None:
         """The low end of its speed's range."""
         return self.total(self.performance.low)

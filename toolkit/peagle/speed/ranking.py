@@ -49,6 +49,9 @@ class Speed(Protocol):
     @property
     def low(self) -> float | None: ...
 
+    @property
+    def extrapolated(self) -> bool: ...
+
 
 Speeds = Mapping[Setting, Speed]
 
@@ -66,11 +69,14 @@ S = TypeVar("S", bound=Speed)
 
 def decisive(speeds: Collection[S]) -> list[S]:
     """The speeds between which is chosen: the measured ones, if any, and estimates that are faster
-    even at the low end of their range."""
+    even at the low end of their range, of a K whose acceptance is known."""
     fastest = max((speed_or_zero(s) for s in speeds if s.basis == "measured"), default=None)
     if fastest is None:
         return [*speeds]
-    return [s for s in speeds if s.basis == "measured" or (s.low or 0.0) > fastest]
+    return [
+        s for s in speeds
+        if s.basis == "measured" or ((s.low or 0.0) > fastest and not s.extrapolated)
+    ]  # fmt: skip
 
 
 class Ranking(NamedTuple):
