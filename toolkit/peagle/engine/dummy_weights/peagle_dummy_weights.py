@@ -1,7 +1,7 @@
 """A plugin of vLLM, loaded in each of its processes: dummy weights that do the work of real ones.
 
 vLLM would share equal tensors between head and target, send all tokens to the same experts, and
-draft one token at all positions. A version of vLLM that has other functions stays as it is.
+draft one token at all positions.
 """
 
 from __future__ import annotations
