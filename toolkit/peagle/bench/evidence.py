@@ -83,9 +83,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "commands": [shlex.join(result.command)],
         "method": _METHOD,
         "synthetic": any(row.setting.imposed_rates for row, _ in rows),
-        "caveat": _RANDOM_WORDS
-        if any(_is_random(row) and row.setting.k for row, _ in rows)
-        else "",
+        "caveat": _RANDOM_WORDS if any(_drafts_random_words(row) for row, _ in rows) else "",
         "script": SCRIPT,
         "toolkit": result.toolkit,
         "sender": list(result.sender),
@@ -106,12 +104,12 @@ def _is_evidence(row: BenchRow) -> bool:
     return row.is_complete and not unknown and not workload.think_seconds
 
 
+def _drafts_random_words(row: BenchRow) -> bool:
+    setting = row.setting
+    return bool(setting.k and not setting.imposed_rates and not row.load.workload.digest)
+
+
 _RANDOM_WORDS = "fewer drafts of random words are accepted than of text"
-
-
-def _is_random(row: BenchRow) -> bool:
-    """Whether its acceptance is that of random words."""
-    return not row.load.workload.digest and not row.setting.imposed_rates
 
 
 def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
@@ -119,7 +117,6 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
     cached, workload = 0, row.load.workload
     if workload.size.cached_prompt_tokens or workload.digest:  # else a few tokens of the template
         cached = min(round(row.cached_prompt_tokens or 0), size[0] - 1)
-    length = row.acceptance.length if row.acceptance and not _is_random(row) else None
     best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
     return Speed(
         drafter=row.setting.drafter,
@@ -129,7 +126,7 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
         low=round(row.fastest.low, 3),
         high=round(row.fastest.high, 3),
         repetitions=max(1, len(row.repetitions)),
-        acceptance_length=length and round(length, 4),
+        acceptance_length=round(row.acceptance.length, 4) if row.acceptance else None,
         prompt_tokens=size[0],
         output_tokens=size[1],
         cached_prompt_tokens=cached,

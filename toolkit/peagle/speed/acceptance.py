@@ -144,7 +144,8 @@ def _known_lengths(
     for synthetic in (False, True):
         by_run = []
         for run in sorted(runs, key=lambda run: run.date, reverse=True):
-            lengths = _lengths_in(run, names) if run.synthetic is synthetic else {}
+            is_of_text = run.synthetic is synthetic and (synthetic or not run.caveat)
+            lengths = _lengths_in(run, names) if is_of_text else {}
             if not synthetic and not lengths:
                 lengths = {r.k: r.acceptance_length for r in run.on_text if r.drafter in names}
             if lengths:
