@@ -1,6 +1,5 @@
 """``peagle.yaml``: what each part of it decides, and how commands take their options from it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from peagle.cli.main import cli
 from peagle.cli.project import file_options
 from peagle.project import Project, choose_endpoint, parse_project, project_schema
 from tests.support import Done, in_process
-from tests.unit.cli.commands import Terminal
 
 FILE = """\
 defaults:
@@ -127,24 +125,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
     assert done.error.startswith("error: there is no file ../v.json")
 
 
-def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
-    folder: Path, terminal: Terminal
-) -> None:
-    file = folder.parent / "peagle.yaml"
-    text = FILE.replace("staging: {k: 3}", "night: {k: 3}").replace(
-        "  chat:", "  first: {pair: tiny}\n  chat:"
-    )
-    file.write_text(text, encoding="utf-8")
-    output = str(folder / "plan.json")
-    planned(folder, "chat", "-e", "night", "-o", output)
-    at = ("--project", str(file), "-e")
-    assert terminal.run("deploy", output, *at, "night", "--yes", "--no-wait").code == 0
-    error = terminal.run("deploy", output, *at, "nigth", "--yes").error
-    assert "has no environment 'nigth'" in error
-
-
 @pytest.mark.parametrize(("arguments", "error"), [
-    (("chat",), "it is an endpoint in peagle.yaml: add --environment"),
     ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
     (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
     (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
@@ -171,7 +152,6 @@ def test_without_a_file_the_argument_is_missing(tmp_path: Path) -> None:
     ("concurrency", "1_024", "1024"),
     ("max_model_len", "2k", "2048"),
     ("prompt_tokens", "'1,024'", "1024"),
-    ("max_price_per_hour", "$20", "20"),
 ])  # fmt: skip
 def test_key_takes_what_its_option_takes(tmp_path: Path, key: str, value: str, typed: str) -> None:
     named = ("chat", "--project", "peagle.yaml")
@@ -195,15 +175,10 @@ WRONG = [
     ("defaults: {ttl: soon}", "1: defaults.ttl: 'soon' is not a duration such as 90s, 10m, 1h30m"),
     ("defaults: {slo: fast}", "1: defaults.slo: "),
     ("gates: {prove: {flor: 2}}", "1: gates.prove.flor: unknown key (did you mean floor?"),
-    ("gates: {bench: {slo: 'tftt=2'}}", "1: gates.bench.slo: --slo tftt=2: "),
     ("environments: {a b: {}}", "1: environments.a b: "),
     ("defaults: 3", "1: defaults: "),
     ("endpoint: {}", "1: endpoint: unknown key (did you mean endpoints"),
     ("pair: tiny", "1: pair: unknown key (keys: defaults, environments, gates, endpoints)"),
-    ("endpoints:\n  chat:\n    pair: tinyy", "3: endpoints.chat.pair: the catalogue has no target"),
-    ("endpoints:\n  chat: {pair: tiny+eagle4}", "2: endpoints.chat.pair: peagle/tiny has no"),
-    ("endpoints:\n  chat: {pair: tiny, instance_type: ml.g5.foo}",
-     "2: endpoints.chat.instance_type"),
 ]  # fmt: skip
 
 
@@ -226,7 +201,6 @@ def _of_file(folder: Path, text: str) -> Done:
 def test_the_schema_has_every_option_with_its_help() -> None:
     schema = project_schema(file_options(cli))
     settings = schema["$defs"]["Environment"]["properties"]
-    assert json.dumps(schema).count("title") == 1
     assert settings["max_instances"]["description"].startswith("Scale automatically")
     assert {"pair", "role", "profile", "sandbox", "set", "env", "tag", "gates"} <= settings.keys()
     assert not {"yes", "json", "project", "environment"} & settings.keys()

@@ -17,13 +17,12 @@ from click.core import ParameterSource
 
 from peagle.account import leads_to_sandbox
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
-from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options
+from peagle.cli.options import FILE, PLAN_FIELDS, Parsed, add_options
 from peagle.cli.view.console import print_status
 from peagle.deploy.records import deployment_names
-from peagle.errors import Fix, NotFound, PeagleError, UserError
+from peagle.errors import Fix, UserError
 from peagle.options import ONLY_DEPLOY
 from peagle.project import (
-    FILE_NAME,
     EndpointChoice,
     FileOptions,
     OptionKey,
@@ -32,11 +31,8 @@ from peagle.project import (
     ProjectValue,
     choose_endpoint,
     find_project,
-    list_environments,
-    list_project_endpoints,
     read_project,
 )
-from peagle.render import read_plan
 from peagle.store import SANDBOX
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -109,7 +105,7 @@ def _choose_type(option: click.Option) -> Any:
         return Literal[tuple(kind.choices)]
     if isinstance(kind, Parsed) and kind.name != "text":
         return int | str
-    if isinstance(kind, Decimal):
+    if isinstance(kind, click.FloatRange):
         return float | str
     return int if isinstance(kind, click.types.IntParamType) else str
 
@@ -155,10 +151,6 @@ class _EnvironmentOption(click.Option):
     implicit: bool
 
 
-_NAMING = {"unknown-target": "pair", "unknown-drafter": "pair", "instance-unknown": "instance_type"}
-"""Code of a name that the catalogue lacks -> the key of the file that has it."""
-
-
 class ProjectCommand(PeagleCommand):
     """A command whose argument and options may come from a project file."""
 
@@ -168,34 +160,6 @@ class ProjectCommand(PeagleCommand):
         if not ctx.resilient_parsing:
             _take_from_project(ctx)
         return rest
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. An unknown name may be that of an endpoint in the file, which is not
-        deployed yet."""
-        try:
-            return super().invoke(ctx)
-        except NotFound as error:
-            choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-            if choice and error.code == "no-such-deployment":
-                command = ["peagle", "deploy", choice.endpoint]
-                command += ["--environment", choice.environment] if choice.environment else []
-                if is_typed(ctx, "project_file"):
-                    command += ["--project", str(choice.project.path)]
-                error.fix, error.command = "deploy it first", tuple(command)
-                raise
-            key = _NAMING.get(error.code, "")
-            if choice and key in choice.values and (key == "pair" or not is_typed(ctx, key)):
-                location = choice.values[key].location
-                raise choice.project.error(location, error.message, error.remedy) from None
-            file = None if CHOICE in ctx.meta else find_project(Path())
-            try:
-                names = list_project_endpoints(load_project(ctx, file)) if file else []
-            except PeagleError:
-                raise error from None
-            if (ctx.params.get("pair") or ctx.params.get("name")) not in names:
-                raise
-            fix = f"it is an endpoint in {FILE_NAME}: add --environment NAME, or --project FILE"
-            raise NotFound(error.message, fix, error.code) from None
 
 
 def complete_name(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
@@ -268,8 +232,7 @@ def _take_from_project(ctx: click.Context) -> None:
         if path is None:
             raise click.MissingParameter(ctx=ctx, param=argument)
     project = load_project(ctx, path)
-    endpoint = _find_endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
-    choice = choose_endpoint(project, endpoint, environment)
+    choice = choose_endpoint(project, None if is_plan else typed, environment)
     ctx.meta[CHOICE] = choice
     _apply_choice(ctx, choice, option.keys, is_plan)
     if is_plan:
@@ -293,10 +256,9 @@ def _apply_choice(
     """Give the options that the user did not type the values of the file; mappings are merged. A
     plan file has decided everything but the account's options.
 
-    Raises ProjectFileError, also for the gates of other commands: a pipeline shall not find a wrong
-    one after a deployment. Files are left out there, since an earlier step may write them.
+    Raises ProjectFileError.
     """
-    project, root = choice.project, root_group(ctx)
+    project, command = choice.project, "bench" if ctx.command.name == "run" else ctx.command.name
     settings = {
         key.parameter: choice.values[key.name]
         for key in project.options.keys
@@ -306,13 +268,12 @@ def _apply_choice(
         and not (is_plan and key.parameter in PLAN_FIELDS)
         and not is_typed(ctx, _EITHER.get(key.parameter, ""))
     }
-    for command, gates in choice.gates.items():
-        is_own = command == ("bench" if ctx.command.name == "run" else ctx.command.name)
-        for key, option in _options(root, _GATES[command]).items():
-            if key in gates and is_own:
-                settings[str(option.name)] = gates[key]
-            elif key in gates and not isinstance(option.type, click.Path):
-                _convert(ctx, project, option, gates[key])
+    for name, keys_of_gate in project.options.gates:
+        if name == command:
+            gates = choice.gates[name]
+            settings |= {
+                key.parameter: gates[key.name] for key in keys_of_gate if key.name in gates
+            }
     for parameter in ctx.command.params:
         name, typed = str(parameter.name), is_typed(ctx, str(parameter.name))
         if not isinstance(parameter, click.Option) or name not in settings:
@@ -355,17 +316,3 @@ def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:
         return ctx.params["name_prefix"] or ""
     prefix = choice.values.get("name_prefix")
     return str(prefix.value) if prefix else os.environ.get("PEAGLE_NAME_PREFIX", "")
-
-
-def _find_endpoint_of_plan(
-    ctx: click.Context, project: Project, file: str, environment: str | None
-) -> str | None:
-    """The endpoint of the project whose deployment a plan file is about, if it has several."""
-    names = list_project_endpoints(project)
-    plan = read_plan(Path(file)) if len(names) > 1 else None
-    has_it = [name for name in names if environment in (None, *list_environments(project, name))]
-    for name in (has_it or names) if plan else ():
-        choice = choose_endpoint(project, name, environment)
-        if plan and choice.deployment_name(_prefix(ctx, choice)) == plan.name:
-            return name
-    return None

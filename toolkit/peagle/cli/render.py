@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle.cli.context import root_group
-from peagle.cli.options import command, command_catalog, option, output_option, refuse_errors
+from peagle.cli.options import command, command_catalog, option, output_option, print_and_refuse
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import (
@@ -26,7 +26,6 @@ from peagle.project import (
     KINDS,
     SCHEMA,
     PipelineKind,
-    list_environments,
     list_project_endpoints,
     pipeline_files,
     project_schema,
@@ -65,7 +64,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 def render(format: str, plan: Plan, output: Path, force: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
     findings = dict.fromkeys(check_format(plan, format))
-    refuse_errors([finding for finding in findings if finding.level != "note"])
+    print_and_refuse([finding for finding in findings if finding.level != "note"])
     files = render_plan(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
@@ -117,7 +116,7 @@ def init(
     files: dict[str, bytes] = {}
     endpoints = ["chat"]
     if (folder / FILE_NAME).exists():
-        endpoints = _endpoints(ctx, folder / FILE_NAME)
+        endpoints = list_project_endpoints(load_project(ctx, folder / FILE_NAME))
     else:
         files[FILE_NAME] = (data_folder("infra/pipelines") / FILE_NAME).read_bytes()
     files[SCHEMA] = schema_bytes(project_schema(file_options(root_group(ctx))))
@@ -127,7 +126,7 @@ def init(
         "partition": account and partition,
     }
     values = {key: value for key, value in placeholders.items() if value}
-    arguments, wheels = toolkit_source(toolkit, folder)
+    arguments, wheels = toolkit_source(toolkit)
     files |= wheels
     for name, content in pipeline_files(kind, endpoints, arguments, values).items():
         # Without values, a policy that is there would lose the user's.
@@ -147,18 +146,6 @@ def init(
     for number, step in enumerate(steps, 1):
         print_status(f"  {number}. {step}")
     return None
-
-
-def _endpoints(ctx: click.Context, file: Path) -> list[str]:
-    """The endpoints of the file. Raises UserError for one without a pipeline's environment."""
-    project = load_project(ctx, file)
-    for endpoint in list_project_endpoints(project):
-        if missing := {"staging", "production"} - {*list_environments(project, endpoint)}:
-            names = " and ".join(sorted(missing))
-            message = f"{file}: {endpoint} lacks the environment {names} of the pipeline"
-            fix = "add it below environments"
-            raise UserError(message, fix, code="environments-missing")
-    return list_project_endpoints(project)
 
 
 def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
