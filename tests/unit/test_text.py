@@ -51,9 +51,7 @@ def test_what_is_printed_and_read(function: Callable[[Any], Any], values: dict[A
 
 WRONG: list[tuple[Callable[[str], Any], str, tuple[str, ...]]] = [
     (parse_duration, "is not a duration such as 90s, 10m, 1h30m or 2d", (
-        "", " ", "h", "30m 1h", "1h1h", "1h  30m", "1 h", "1h,30m", "-1h", "1.5h", "1234567890s")),
-    (parse_duration, "'8' has no unit: write 8s, 8m or 8h", ("8",)),
-    (lambda text: parse_duration(text, "hd"), "'8' has no unit: write 8h or 8d", ("8",)),
+        "", " ", "8", "h", "30m 1h", "1h1h", "1h  30m", "1 h", "1h,30m", "-1h", "1234567890s")),
     (parse_tokens, "is not a number of tokens such as 8192 or 8k", (
         "", "0", "0k", "k", "-8", "8kk", "8 k", "1.5", "0.3k", "8,19", "8g", "\u0668k", "1e3")),
     (parse_requests, "is not a number of requests such as", ("5k", "0", "many", "2.5", "-1")),
@@ -91,7 +89,7 @@ def test_a_duration_that_the_tool_prints_can_be_typed(seconds: int) -> None:
 def test_other_text_is_not_a_duration(text: str) -> None:
     if re.fullmatch(r"\s*(?:[0-9]{1,9}[smhd] ?)+\s*", text, re.ASCII):
         return
-    with pytest.raises(ValueError, match=r"90s, 10m, 1h30m or 2d|has no unit"):
+    with pytest.raises(ValueError, match="90s, 10m, 1h30m or 2d"):
         parse_duration(text)
 
 

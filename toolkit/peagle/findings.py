@@ -62,13 +62,8 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "error"]
 
 
-def refused(finding: Finding, where: str = "") -> Refused:
-    """The error of a command that this finding ends; ``where`` replaces the finding's own."""
-    fix = Fix(finding.fix, finding.command or (), finding.options)
-    return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)
-
-
 def refuse_errors(findings: Iterable[Finding]) -> None:
     """Raise Refused with the first error."""
     for finding in errors(findings)[:1]:
-        raise refused(finding)
+        fix = Fix(finding.fix, finding.command or (), finding.options)
+        raise Refused(f"{finding.where}: {finding.message}", fix, finding.code)

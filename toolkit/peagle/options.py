@@ -396,8 +396,7 @@ def check_numbers(options: Options) -> None:
         if flag.kind in _COUNTS and isinstance(value, int):
             least = 0 if name in _FROM_ZERO else 1
             if not least <= value <= MOST_COUNT:
-                fix, shown = f"use {least} to {MOST_COUNT:,}", "K" if name == "k" else shown
-                fix = "use --no-speculation to serve the target alone" if shown == "K" else fix
+                fix = f"use {least} to {MOST_COUNT:,}"
                 raise OutOfRange(f"{shown} {value} is out of range", fix)
         elif flag.kind in _AMOUNTS and value is not None and not 0 < value < math.inf:
             raise OutOfRange(f"{shown} {value:g} is out of range", "use a number above 0")

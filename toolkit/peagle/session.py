@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import Preflight
     from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
-    from peagle.engine.state import LocalEngine
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
     from peagle.planning.plan import Plan
@@ -101,14 +100,12 @@ class Session(Account):
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, atomically. Raises Refused for a plan with an error, PlanFileError for
         unpinned warm starts, and UserError when the file cannot be written."""
-        _check_plans(plan)
         refuse_errors(plan.findings)
         refuse_unpinned_warm(plan, str(path))
         write_output(Path(path), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """The results of two plans side by side, and the settings that differ."""
-        _check_plans(first, second)
         return compare_plans(first, second)
 
     def verdict(
@@ -128,11 +125,6 @@ class Session(Account):
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
         loads = (concurrency,) if isinstance(concurrency, int) else concurrency
-        if loads is not None and not all(type(load) is int and load > 0 for load in loads):
-            raise UserError(
-                f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
-                "use whole numbers from 1 on",
-            )
         named = {"pair": pair, "loads": loads and list(loads), "region": self.region, **options}
         fields = _validate_options(named, VerdictOptions, "verdict")
         return make_verdict(VerdictOptions(**fields), self.catalog)
@@ -189,7 +181,6 @@ class Session(Account):
         """
         from peagle.images.build import check_format
 
-        _check_plans(plan)
         refuse_errors(check_format(plan, format))
         files = render(format, plan, self.catalog)
         if folder is not None:
@@ -313,7 +304,6 @@ class Session(Account):
         """
         from peagle.deploy.apply import Fallback, deploy_where_possible
 
-        _check_plans(plan, *fallbacks)
         for chosen in (plan, *fallbacks):
             refuse_errors(chosen.findings)
             if (chosen.name, chosen.region) != (plan.name, plan.region):
@@ -347,27 +337,21 @@ class Session(Account):
         wake_timeout: float = 30 * 60,
         on_text: Say | None = None,
         say: Say | None = None,
-        review: Callable[[LocalEngine | None, Aws | None, Deployment | None], object] | None = None,
     ) -> InvokeResult:
         """Send a prompt to an endpoint, or to the local engine of that name, as a chat or a
         completion (by default what the target is made for), or a ``payload`` as it is. ``on_text``
         gets the answer piece by piece. An endpoint that scaled to zero is waited for, at most
-        ``wake_timeout`` seconds. ``review`` gets what answers: a local engine, or a connection and
-        the deployment, if there is a record. The result has tokens, times in seconds, and where
-        known the acceptance length.
+        ``wake_timeout`` seconds. The result has tokens, times in seconds, and where known the
+        acceptance length.
 
         Raises NotFound, UserError when the engine rejects the prompt, CloudError, and EngineError.
         """
         from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke, invoke_local
 
-        engine = self.local_engine(name)
-        record, aws = (None, None) if engine else self.find_served(name)
-        if review:
-            review(engine, aws, record)
         request = InvokeRequest(prompt, chat, max_tokens, temperature, stream, payload)
-        if engine:
+        if engine := self.local_engine(name):
             return invoke_local(engine, request, on_text or silent)
-        assert aws is not None
+        record, aws = self.find_served(name)
         wake_up = WakeUpOptions(wake_timeout, say or silent)
         return invoke(aws, name, record, request, on_text or silent, wake_up)
 
@@ -477,22 +461,10 @@ class Session(Account):
         return read
 
 
-def _check_plans(*plans: object) -> None:
-    """Raise UserError for what is not a plan, such as the name of a pair."""
-    from peagle.planning.plan import Plan
-
-    for value in plans:
-        if not isinstance(value, Plan):
-            raise UserError(
-                f"{sanitize(repr(value), 60)} is not a plan",
-                "make one with Session.plan, or read one with Session.read_plan",
-            )
-
-
 def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) -> dict[str, Any]:
     """The fields of ``kind`` that the options set, lists as tuples; ``None`` sets none. Raises
     UserError for a name that ``of`` does not have, and for a value of another type."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     keywords = read_keywords(kind)
     values: dict[str, Any] = {}
@@ -509,13 +481,12 @@ def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) 
         if field == "settings" and isinstance(value, Mapping):
             value = {key: _as_text(setting) for key, setting in value.items()}
         values[field] = tuple(value) if isinstance(value, list) else value
-        try:
-            annotation: Any = kind.model_fields[field].annotation
-            TypeAdapter(annotation).validate_python(values[field], strict=True)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
-            message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
-            raise UserError(message, problem.replace("Input should be", "use")) from None
+    try:
+        kind.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        message = f"{problem['loc'][0]} of {of} cannot be {sanitize(repr(problem['input']), 60)}"
+        raise UserError(message, problem["msg"]) from None
     return values
 
 

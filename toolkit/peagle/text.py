@@ -50,14 +50,11 @@ def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None)
     return usd_per_hour / 3600 / tokens_per_second * 1e6
 
 
-def parse_duration(text: str, units: str = "smh") -> int:
+def parse_duration(text: str) -> int:
     """The seconds of a duration such as ``90s``, ``1h30m`` or ``2d``, larger units first. Raises
-    ValueError, which suggests ``units``."""
+    ValueError."""
     match = _DURATION.fullmatch(text.strip())
     counts = dict(zip("dhms", match.groups(), strict=True)) if match else {}
-    if re.fullmatch("[0-9]{1,9}", text.strip()):
-        suggested = join_with_or([f"{text.strip()}{unit}" for unit in units])
-        raise ValueError(f"{text!r} has no unit: write {suggested}")
     if not any(counts.values()):
         raise ValueError(f"{sanitize(text, 40)!r} is not a duration such as 90s, 10m, 1h30m or 2d")
     return sum(int(count) * _UNITS[unit] for unit, count in counts.items() if count)
@@ -69,8 +66,6 @@ def parse_share(text: str) -> float:
     number = float(match[1] or 0) if match and match[1] != "." else 0.0
     share = round(number / 100 if match and match[2] else number, 6)
     if not 0.001 <= share <= 0.999:
-        if match and not match[2] and 1 < number < 100:
-            raise ValueError(f"{number:g} is not a share: write {number:g}% for {number:g} of 100")
         raise ValueError("write a share between 0.1% and 99.9%, such as 10%")
     return share
 

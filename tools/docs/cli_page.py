@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 import click
 
-from peagle.cli.context import FileKey
 from peagle.cli.main import COMMANDS, cli
+from peagle.cli.options import Option
 from tools.docs.markdown import NOTE, escaped, table
 
 _SHARED_BY = ("plan", "deploy", "render")
@@ -91,7 +91,7 @@ def _keys(top: click.Context) -> str:
     rows = [
         (f"`{option.name}`", escaped(f"{option.help}{_variable(option)}"))
         for option in _command(top, "deploy").command.params
-        if isinstance(option, FileKey)
+        if isinstance(option, Option) and option.in_file
     ]
     return table(("key", "meaning"), rows)
 

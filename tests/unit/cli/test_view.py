@@ -2,13 +2,11 @@
 
 import sys
 
-import click
 import pytest
 
 from peagle.cli.view.console import (
     DeploymentProgress,
     StatusLine,
-    bar,
     print_documents,
     print_facts,
     print_findings,
@@ -42,7 +40,7 @@ def test_every_shape_keeps_its_texts_and_commands(
     assert shown.count("word") == shown.count("text") == 9
     assert "1,234,567" in shown
     assert "[some-code]" in shown
-    assert "--max-model-len:" in shown
+    assert "max_model_len:" in shown
     assert shown.count(LINE) == 3, "of a fact, of a finding, and the next one"
     assert "none" not in shown
 
@@ -53,15 +51,6 @@ def test_a_table_keeps_its_urls_in_one_piece(
     monkeypatch.setenv("COLUMNS", "40")
     print_table(("pair", "url"), [("word " * 9, "http://127.0.0.1:24479/v1")])
     assert "http://127.0.0.1:24479/v1" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("shares", "blocks"), [((0.25, 0.5), 15), ((0.0,), 0), ((0.7, 0.7), 20), ((-1.0,), 0)]
-)
-def test_a_bar_is_full_to_the_sum_of_its_parts(shares: tuple[float, ...], blocks: int) -> None:
-    drawn = click.unstyle(bar(((share, None) for share in shares), 20))
-    assert len(drawn) == 20
-    assert drawn.count("█") == blocks
 
 
 def test_no_column_is_cut_off_where_the_terminal_is_narrow(

@@ -22,17 +22,11 @@ class PeagleCommand(click.Command):
     """A command; the fix of its errors repeats the options that decide where it applies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as typed: the first call within a context is the user's. An option is not
-        the value of the one before it."""
+        """Keep the words as typed: the first call within a context is the user's."""
         ctx.meta.setdefault(WORDS, tuple(args))
-        options = [part for part in self.params if isinstance(part, click.Option)]
         try:
             rest = super().parse_args(ctx, args)
-            flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-            for option in () if ctx.resilient_parsing else options:  # tab completion
-                if str(ctx.params.get(option.name or "")) in flags:
-                    message = f"Option '{max(option.opts, key=len)}' requires an argument."
-                    raise click.BadOptionUsage(str(option.name), message, ctx)
+            for option in () if ctx.resilient_parsing else self.params:  # tab completion
                 if needs := getattr(option, "needs", ""):
                     _require(ctx, option, *needs.split())
             return rest
@@ -51,9 +45,9 @@ class PeagleCommand(click.Command):
         for group in sorted(groups, key=lambda name: last.index(name) if name in last else -1):
             with formatter.section(group):
                 formatter.write_dl(groups[group])
-        if keys := list_file_keys(ctx):
+        if keys := [str(part.name) for part in self.params if getattr(part, "in_file", False)]:
             formatter.write_paragraph()
-            formatter.write_text(f"Further keys of peagle.yaml: {', '.join(map(gate_key, keys))}.")
+            formatter.write_text(f"Further keys of peagle.yaml: {', '.join(keys)}.")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; the fix of an error that ends it gets the kept options."""
@@ -64,7 +58,7 @@ class PeagleCommand(click.Command):
             raise
 
 
-def _require(ctx: click.Context, option: click.Option, flag: str, argument: str = "") -> None:
+def _require(ctx: click.Context, option: click.Parameter, flag: str, argument: str = "") -> None:
     """Raise OptionMissing for a typed option without the one that it needs: with that argument, or
     with any for a placeholder such as ``FILE``."""
     needed = next(part for part in ctx.command.params if flag in part.opts)
@@ -93,24 +87,6 @@ def is_set(name: str) -> bool:
     """Whether the running command has that flag, and the user set it."""
     ctx = click.get_current_context(silent=True)
     return bool(ctx and ctx.params.get(name))
-
-
-class FileKey(click.Option):
-    """A key of ``peagle.yaml``, perhaps with a variable, which the command line does not have."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Add nothing: the parser does not accept it."""
-
-
-def list_file_keys(ctx: click.Context | None) -> list[str]:
-    """The keys of ``peagle.yaml`` that the command takes and the command line does not."""
-    parameters = ctx.command.params if ctx else []
-    return [str(option.name) for option in parameters if isinstance(option, FileKey)]
-
-
-def gate_key(key: str) -> str:
-    """Where a key stands in ``peagle.yaml``: the one of a gate is below its command."""
-    return f"gates.plan.{key}" if key == "max_price_increase" else key
 
 
 def root_group(ctx: click.Context) -> click.Group:

@@ -7,7 +7,6 @@ import gc
 import io
 import json
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,11 +14,9 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
-from click.exceptions import NoSuchCommand
 
 from peagle import __version__
-from peagle.cli.context import WORDS, gate_key, list_file_keys
-from peagle.errors import Fix, PeagleError, UserError, nearest
+from peagle.errors import Fix, PeagleError, UserError
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Choose": {
@@ -75,32 +72,6 @@ UNWRITABLE = (
 )  # fmt: skip
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
-_HINTS = {
-    **dict.fromkeys(("delete", "remove"), "use destroy"),
-    "update": "deploy the changed plan again; it updates the endpoint",
-    "create": "use deploy",
-    "describe": "use status",
-    "help": "use --help",
-    "version": "use --version",
-    "install": "use engine install",
-    **dict.fromkeys(("models", "pairs"), "use catalog list"),
-    **dict.fromkeys(("github", "codepipeline"), "use ci init"),
-    **dict.fromkeys(("down", "stop"), "use peagle local down, or peagle sandbox stop"),
-    **dict.fromkeys(("up", "start"), "use peagle local up, or peagle sandbox start"),
-    "--tp": "the plan chooses the number of GPUs; choose an --instance-type",
-    "--tensor-parallel-size": "the plan chooses the number of GPUs; choose an --instance-type",
-    "--gpu": "use --instance-type; --gpu is an option of verdict",
-    **dict.fromkeys(("--max-num-seqs", "--users"), "use --concurrency"),
-    "--here": "peagle plan, verdict and train plan have it",
-    "--num-speculative-tokens": "use --k",
-}
-"""Commands and options of vLLM and of other tools -> what to use instead."""
-
-_EXTRA = {
-    "pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt", "minimum": "use --to NUMBER",
-}  # fmt: skip
-"""A parameter of the command -> what an extra argument may have meant: a number that of scale."""
-
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -109,14 +80,6 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; on a closed pipe, discard the buffered output."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            _discard_output()
-            sys.exit(128 + signal.SIGPIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
@@ -193,10 +156,6 @@ def main() -> NoReturn:
             _discard_output()  # else Python fails again at the end, with another exit code
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
-    except Exception as error:  # of pydantic, for a Ctrl-C within a serializer of ours
-        if "KeyboardInterrupt" not in str(error):
-            raise
-        _end(_Interrupted("interrupted"), error_fields)
     finally:
         gc.freeze()
 
@@ -213,36 +172,13 @@ class _Interrupted(PeagleError, code="interrupted", exit_code=130):
 
 
 def _usage(error: click.UsageError) -> UserError:
-    """click's error with what the user may have meant, and the command that shows the help."""
+    """click's error with the command that shows the help."""
     ctx = error.ctx or click.Context(cli, info_name="peagle")
-    words, command = ctx.command_path.split(), ctx.command
-    message, hint = error.format_message().rstrip("."), ""
-    has_extra = "unexpected extra argument" in message
-    group = ctx.parent.command if ctx.info_name == "run" and ctx.parent else command
-    names = group.list_commands(ctx) if isinstance(group, click.Group) else []
-    if isinstance(error, NoSuchCommand):
-        message = f"{ctx.command_path} has no command {error.command_name!r}"
-        hints = _HINTS if not ctx.parent or words[-1] in ("local", "sandbox", "ci") else {}
-        hint = hints.get(error.command_name, "") or nearest(error.command_name, names)
-    elif isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
+    words = ctx.command_path.split()
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
         fix = Fix("write", ("peagle", "--catalog", "DIR", *words[1:]))
         return UserError("--catalog goes before the command", fix)
-    elif isinstance(error, click.NoSuchOption):
-        key = error.option_name.removeprefix("--").replace("-", "_")
-        message = f"{ctx.command_path} has no option {error.option_name}"
-        hint = "" if ctx.parent else "options go behind the command"
-        if error.possibilities:
-            hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
-        if key in list_file_keys(ctx):
-            hint = f"it is the key {gate_key(key)} of peagle.yaml"
-        hint = _HINTS.get(error.option_name, hint)
-    elif ctx.info_name == "run" and (has_extra or isinstance(error, click.MissingParameter)):
-        # Perhaps a mistyped command in the place of its first word.
-        hint = nearest("".join(ctx.meta[WORDS][:1]), names)
-    if not hint and has_extra:
-        hint = next((_EXTRA[part.name] for part in command.params if part.name in _EXTRA), "")
-    message = f"{message}: {hint}" if hint else message
-    return UserError(message, Fix("show the help", (*words, "--help")))
+    return UserError(error.format_message().rstrip("."), Fix("show the help", (*words, "--help")))
 
 
 def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:

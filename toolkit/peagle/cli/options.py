@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,9 +13,9 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.cli.context import PeagleCommand, add_flag, is_plan_file
-from peagle.cli.view.console import json_flag, print_findings, where_text
-from peagle.errors import PeagleError, UserError
-from peagle.findings import Finding, errors, refused
+from peagle.cli.view.console import json_flag, print_findings
+from peagle.errors import PeagleError
+from peagle.findings import Finding, errors, refuse_errors
 from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
@@ -50,41 +48,17 @@ class Parsed(click.ParamType[T]):
             return self.fail(str(error), param, ctx)
 
 
-class Decimal(click.FloatRange):
-    """A finite number within bounds; ``$`` may stand before it."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number. Raises BadParameter."""
-        try:
-            number = float(value.removeprefix("$") if isinstance(value, str) else value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            self.fail(f"{sanitize(value, 40)!r} is not a number", param, ctx)
-        return float(super().convert(number, param, ctx))
-
-
 def _parse_loads(text: str) -> tuple[int, ...]:
-    """Numbers such as ``1,8,32``: ascending, each once. A longer list would take long."""
-    words = [word.strip() for word in text.split(",")]
-    is_list = len(words) <= 32 and all(re.fullmatch("[0-9]{1,6}", word) for word in words)
-    loads = sorted({*map(int, words)}) if is_list else [0]
-    if not 1 <= loads[0] <= loads[-1] <= 100_000:
-        raise ValueError(
-            f"{sanitize(text, 40)!r} is not a list of at most 32 numbers of requests, such as "
-            "1,8,32, from 1 to 100,000"
-        )
-    return tuple(loads)
+    """Numbers such as ``1,8,32``: ascending, each once. Raises ValueError."""
+    if not re.fullmatch("[1-9][0-9]{0,5}(,[1-9][0-9]{0,5})*", text):
+        raise ValueError(f"{sanitize(text, 40)!r} is no list of numbers such as 1,8,32")
+    return tuple(sorted({*map(int, text.split(","))}))
 
 
 def parse_copies(text: str) -> int | str:
     """A number of engines, or ``auto``. Raises ValueError."""
-    if text == AUTO:
-        return AUTO
-    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
-        return int(text)
+    if text == AUTO or re.fullmatch("[1-9][0-9]{0,2}", text):
+        return text if text == AUTO else int(text)
     raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
 
@@ -94,7 +68,7 @@ class _Tag(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-_POSITIVE = Decimal(min=0, min_open=True)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 KINDS: dict[str, tuple[Any, str | None]] = {
@@ -114,15 +88,15 @@ KINDS: dict[str, tuple[Any, str | None]] = {
     "speed": (_POSITIVE, "N"),
     "load": (_POSITIVE, "REQUESTS"),
     "duration": (Parsed("text", parse_duration), "DURATION"),
-    "hours": (Parsed("text", partial(parse_duration, units="hd")), "DURATION"),
+    "hours": (Parsed("text", parse_duration), "DURATION"),
     "slo": (Parsed("text", parse_slo), "TIMES"),
     "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
     "texts": (None, "SHA256"),
     "settings": (None, "ARGUMENT[=VALUE]"),
     "variables": (None, "NAME=VALUE"),
     "tags": (_Tag(), "KEY=VALUE"),
-    "share": (Decimal(min=0, max=1, min_open=True), None),
-    "gib": (Decimal(min=1, max=2048), None),
+    "share": (click.FloatRange(min=0, max=1, min_open=True), None),
+    "gib": (click.FloatRange(min=1, max=2048), None),
     "dtype": (click.Choice(KV_CACHE_DTYPES), None),
     "loads": (Parsed("text", _parse_loads), "N[,N...]"),
     "speculative": (None, "KEY=VALUE"),
@@ -144,16 +118,25 @@ def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]
 
 
 class Option(click.Option):
-    """An option that can be a decorator, too. It ``needs`` another one, such as ``--url``."""
+    """An option that can be a decorator, too. ``group`` is its heading in ``--help``. It ``needs``
+    another one, such as ``--url``. One that is ``in_file`` is a key of ``peagle.yaml``, perhaps
+    with a variable, which the command line does not have."""
 
-    needs = ""
+    group, needs, in_file = "Options", "", False
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add the option; the parser does not accept one that is ``in_file``."""
+        if not self.in_file:
+            super().add_to_parser(parser, ctx)
 
     def __call__(self, command: Command) -> Command:
         """Add the option to the command."""
         return add_options([self])(command)
 
 
-def option(names: str, help: str, type: Any = None, needs: str = "", **settings: Any) -> Option:
+def option(
+    names: str, help: str, type: Any = None, needs: str = "", in_file: bool = False, **settings: Any
+) -> Option:
     """An option that shows its default. ``names``, separated by blanks, are its flags, the name of
     the parameter if that is another, and the metavar. A ``type`` may be one of ``KINDS``, whose
     metavar is the usual one; ``bool`` is a flag, and a tuple a choice.
@@ -170,8 +153,8 @@ def option(names: str, help: str, type: Any = None, needs: str = "", **settings:
         settings = {"is_flag": True}
     elif type is not None:
         settings["type"] = click.Choice(type) if isinstance(type, tuple) else type
-    made = Option([*flags, *parameter], metavar=metavar, help=help, **settings)
-    made.needs = needs
+    made = Option([*flags, *parameter], metavar=metavar, help=help, hidden=in_file, **settings)
+    made.needs, made.in_file = needs, in_file
     return made
 
 
@@ -280,18 +263,9 @@ _CATALOG = "peagle.catalog"
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
-    """The folder of ``peagle --catalog``. Raises UserError for one without catalogue files."""
+    """The folder of ``peagle --catalog``."""
     folder = ctx.find_root().params.get("catalog_folder")
-    if folder is None:
-        return None
-    patterns = ("*/*.yaml", "*.yaml", "evidence/*.json")  # targets, tables and evidence
-    if not any(file for pattern in patterns for file in Path(folder).glob(pattern)):
-        raise UserError(
-            f"--catalog {folder}: the folder holds no catalogue files",
-            "use a folder with targets such as ORGANIZATION/MODEL.yaml",
-            code="no-catalogue",
-        )
-    return Path(folder)
+    return None if folder is None else Path(folder)
 
 
 def command_catalog(ctx: click.Context | None = None) -> Catalog:
@@ -335,14 +309,8 @@ def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[st
     return [each for each in names if each.startswith(typed)]
 
 
-def refuse_errors(findings: Sequence[Finding]) -> None:
+def print_and_refuse(findings: Sequence[Finding]) -> None:
     """Show the findings; raise Refused with the first error, which is not shown twice."""
     first = errors(findings)[:1]
     print_findings((finding for finding in findings if finding not in first), err=True)
-    raise_first_error(findings)
-
-
-def raise_first_error(findings: Sequence[Finding]) -> None:
-    """Raise Refused with the first error among the findings, if there is one."""
-    for finding in errors(findings)[:1]:
-        raise refused(finding, where_text(finding.where))
+    refuse_errors(first)

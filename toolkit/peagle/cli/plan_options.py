@@ -14,11 +14,12 @@ from click.core import ParameterSource
 
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import FileKey, is_plan_file, root_group
+from peagle.cli.context import is_plan_file, root_group
 from peagle.cli.options import (
     FILE,
     KINDS,
     PLAN_FIELDS,
+    Option,
     add_options,
     command_catalog,
     complete_pair,
@@ -28,7 +29,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.project import CHOICE, project_options
 from peagle.cli.view.console import show_hashing
-from peagle.errors import OptionsConflict, UserError
+from peagle.errors import OptionsConflict
 from peagle.options import (
     GROUPS,
     ONLY_DEPLOY,
@@ -65,12 +66,6 @@ _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
 }
 
 
-class PlanOption(click.Option):
-    """An option with a heading in ``--help``."""
-
-    group = ""
-
-
 def make_option(
     field: str, flag: Flag, tag_flag: str = "--tag", of: type[Options] = Options
 ) -> click.Option:
@@ -80,7 +75,7 @@ def make_option(
         words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
     repeatable = " Repeatable." if flag.kind in ("settings", "variables", "speculative") else ""
-    made = (FileKey if flag.in_file else PlanOption)(
+    made = Option(
         [
             *([tag_flag] if field == "tags" else option_names(field, flag)),
             "no_speculation" if field == "speculation" else field,
@@ -94,8 +89,7 @@ def make_option(
         envvar=flag.variables,
         hidden=flag.in_file,
     )
-    if isinstance(made, PlanOption):
-        made.group = flag.group
+    made.group, made.in_file = flag.group, flag.in_file
     return made
 
 
@@ -108,7 +102,7 @@ def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
     ]
     flags.sort(key=lambda item: GROUPS.index(item[1].group))
     text = "Take drafter and K from this file of `peagle verdict`."
-    verdict = PlanOption(["--verdict"], type=FILE, metavar="FILE", help=text)
+    verdict = option("--verdict FILE", text, FILE)
     verdict.group = "Speculation"
     return [*(make_option(field, flag, tag_flag or "--tag") for field, flag in flags), verdict]
 
@@ -170,10 +164,6 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     options = given_options(chosen)
     if is_here(ctx) and options.get("instance_type", HERE) == HERE:
         options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
-    if pair.endswith((".yaml", ".yml")):
-        fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
-        fix += "use --project FILE, for a catalogue peagle --catalog DIR"
-        raise UserError(f"{pair} is a YAML file, from which no plan is made", fix)
     if is_plan_file(pair):
         plan = read_plan(Path(pair))
         for name, value in options.items():

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
@@ -27,8 +27,6 @@ from peagle.errors import Fix, UserError
 from peagle.text import format_duration, format_size, format_usd, plain, shortened
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from peagle.aws.runtime import LogEvent
     from peagle.deploy.context import Progress
     from peagle.findings import Finding
@@ -48,17 +46,6 @@ Fact = tuple[str, str | tuple[str, str]]
 """A label and a text, or a text with a command, as of ``with_command``."""
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
-
-_FLAGS = frozenset(
-    {
-        "cached_prompt_tokens", "copies", "instance_count", "instance_type", "k", "max_model_len",
-        "max_price_per_hour", "min_tokens_per_second", "model_source", "output_tokens",
-        "prompt_tokens", "requests", "shared_prompt_tokens", "slo", "weights_by", "within",
-        "workload",
-    }
-)  # fmt: skip
-"""Values of ``Finding.where`` that are planning options."""
-
 
 json_flag = add_flag("as_json", "--json", help="Print one JSON document.")
 """Adds ``--json``, which ``print_result`` reads."""
@@ -124,11 +111,8 @@ def print_log(name: str, events: Iterable[LogEvent], follow: bool) -> bool:
 
 def line_width(err: bool = False) -> int:
     """The width of stdout's lines, or of stderr's: from ``COLUMNS``, else of the terminal."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 5 and int(columns):
-        return int(columns)
-    is_terminal = (sys.stderr if err else sys.stdout).isatty()
-    return shutil.get_terminal_size().columns if is_terminal else UNLIMITED
+    has_width = os.environ.get("COLUMNS") or (sys.stderr if err else sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if has_width else UNLIMITED
 
 
 def folded(text: str, width: int, indent: str = "  ") -> list[str]:
@@ -198,7 +182,7 @@ def print_findings(findings: Iterable[Finding], err: bool = False, title: str = 
     if title and findings:
         print_line(f"\n{title}", bold=True, err=err)
     for finding in findings:
-        text = f"{where_text(finding.where)}: {finding.message} [{finding.code}]"
+        text = f"{finding.where}: {finding.message} [{finding.code}]"
         fix = f"fix: {finding.fix}" if finding.fix else "fix" if finding.command else ""
         facts = ((finding.level, text), ("", (fix, command_text(finding.command or ()))))
         lines = "\n".join(fact_lines(facts, line_width(err), indent=0))
@@ -217,11 +201,6 @@ def count_text(findings: Iterable[Finding]) -> str:
         for level, names in codes.items()
         if names
     )
-
-
-def where_text(where: str) -> str:
-    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
-    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
 def plain_text(value: Any) -> str:
@@ -311,18 +290,6 @@ def print_document(result: Any, title: str = "") -> None:
             print_documents(value, list(value[0]), key.replace("_", " "))
 
 
-def make_console() -> Console:
-    """rich's console on stdout."""
-    from rich.console import Console
-
-    return Console(file=sys.stdout, width=line_width(), markup=False, highlight=False, emoji=False)
-
-
-_WORD, _PART = 20, 12
-"""Words up to this length are not broken in tables, such as a time or the name of a type; longer
-ones at hyphens, or after at least so many characters."""
-
-
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -331,7 +298,9 @@ def print_table(
     whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
-    to the right; these, URLs and those in ``whole`` are never folded, and no cell is cut off."""
+    to the right; these, URLs and those in ``whole`` are never folded, and no word is broken: where
+    a terminal is too narrow for that, lines are longer."""
+    from rich.console import Console
     from rich.table import Table
 
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
@@ -339,43 +308,23 @@ def print_table(
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
-    least, widths = list[int](), list[int]()
     for heading, cells in zip(headings, columns, strict=True):
-        longest = max(map(len, cells))
-        word = max((len(word) for cell in cells for word in cell.split()), default=0)
         is_whole = heading in right or heading in whole or cells[0].startswith("http")
-        kept = longest if is_whole else word if word <= _WORD else _PART
-        least.append(max([kept, *map(len, heading.split())]))
-        widths.append(max(longest, len(heading)))
-    console = make_console()
-    gaps = 2 * len(widths)
-    # Rich cuts off the last columns of a table that is too wide; a longer line loses nothing.
-    while sum(widths) + gaps - 2 > console.width and widths != least:
-        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
-        widths[widest] -= 1
-    console.width = max(console.width, sum(widths) + gaps)
-    for heading, width in zip(headings, widths, strict=True):
-        justify: Literal["right", "left"] = "right" if heading in right else "left"
-        table.add_column(heading, justify=justify, width=width, overflow="fold")
+        words = cells if is_whole else [word for cell in cells for word in cell.split()]
+        table.add_column(
+            heading,
+            justify="right" if heading in right else "left",
+            min_width=max(map(len, [*words, *heading.split()]), default=0),
+        )
     for row in zip(*columns, strict=True):
-        folded_cells = (wrap(cell, width) for cell, width in zip(row, widths, strict=True))
-        table.add_row(*map("\n".join, folded_cells))
+        table.add_row(*row)
     if title:
         print_line(f"\n{title}", bold=True)
+    console = Console(width=line_width(), markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
-        console.print(table)
+        console.print(table, crop=False)
     for line in capture.get().splitlines():
         click.echo(line.rstrip())
-
-
-def bar(parts: Iterable[tuple[float, str | None]], width: int) -> str:
-    """A bar of ``width`` characters; each part is a share of it and its colour."""
-    text, drawn, filled = "", 0, 0.0
-    for share, color in parts:
-        filled = min(max(filled + share, 0.0), 1.0)
-        count = round(width * filled) - drawn
-        text, drawn = text + click.style("█" * count, fg=color), drawn + count
-    return text + click.style("░" * (width - drawn), dim=True)
 
 
 def confirmed(question: str) -> bool:
