@@ -104,9 +104,8 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     assert _left(account) == {}
 
 
-def test_invoke_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox) -> None:
+def test_deploy_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox) -> None:
     large = ("deploy", "gpt-oss-120b", "--name", "large", "--sandbox", "--yes")
-    sandbox.peagle(*large)
-    output = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
+    output = sandbox.peagle(*large).stdout
     sandbox.peagle("destroy", "large", "--sandbox", "--yes")
-    assert output.count("Answered by peagle/tiny") == 1
+    assert output.count("Served by peagle/tiny") == 1

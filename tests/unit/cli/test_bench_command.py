@@ -25,7 +25,7 @@ def _sender(own_home: Path) -> None:
 def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
-                      "--price-per-hour", "$3.6")  # fmt: skip
+                      "--price-per-hour", "3.6")  # fmt: skip
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert document["server"]["model"] == "simulated"
@@ -78,7 +78,7 @@ def test_a_server_that_cannot_be_measured_is_one_error(
     (("http://user@host",), "is not the URL of a server"),
     (("local",), "no engine of this machine is running"),
     (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
-    (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
+    (("http://h", "--concurrency", "0"), "is no list of numbers"),
     (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
     (("http://h", "--turns", "3"), "short-prompt has single prompts"),
     (("http://h", "--workload", "chat", "--requests", "4"), "one per stream"),
@@ -108,8 +108,6 @@ def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) 
         done = peagle("bench", server.base_url)
     assert done.returncode == 2
     assert "peagle bench install" in done.stderr
-    assert "there is no deployment 'tiny'" in (errors := peagle("bench", "tiny").stderr)
-    assert "peagle bench tiny --sweep k=none,5" in errors
     assert json.loads(peagle("bench", "status", "--json").stdout)["version"] is None
     with pytest.raises(SenderMissing):
         find_sender()

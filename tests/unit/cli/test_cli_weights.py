@@ -19,8 +19,6 @@ PLACE = weights_prefix("s3://models/pair")
 
 @pytest.mark.parametrize(("words", "message"), [
     (("s3://m", "--target-only"), "not an s3:// prefix"),
-    (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
-    (("s3://models/a", "--target-only", "--drafter-from", "./x"), "exclude each other"),
     (("s3://models/a", "--target-from", "nonsense"), "is not a weights location"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_at_once(

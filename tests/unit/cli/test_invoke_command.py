@@ -98,16 +98,9 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
 
 
 @pytest.mark.parametrize(("typed", "stdin", "message"), [
-    (("",), b"", "empty"),
-    ((" \n",), b"", "empty"),
-    (("-",), b"", "empty"),
-    (("-",), b"ok \xff\xfe", "not UTF-8"),
     (("-",), b"a" * 6_300_000, "6,291,456"),
     (('{"prompt": "Hi",}',), b"", "(line 1, column 17)"),
     (("{'prompt': 'Hi'}",), b"", "(line 1, column 2)"),
-    (('{"prompt": "Hi"}', "--max-tokens", "4"), b"", "--max-tokens cannot be combined"),
-    (('{"prompt": "Hi"}', "--no-stream"), b"", "--stream/--no-stream cannot be combined"),
-    (("{}", "--chat"), b"", "--chat/--completion cannot be combined"),
 ])  # fmt: skip
 def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
     deployed: Terminal, typed: tuple[str, ...], stdin: bytes, message: str

@@ -163,14 +163,6 @@ def test_a_new_endpoint_has_no_earlier_plan(earlier: Path) -> None:
     assert changes(str(earlier), "--json").document["before"] is None
 
 
-@pytest.mark.parametrize("typed", ["bas/peagle.yaml", "base/peagel.yaml", "typo.yaml"])
-def test_a_mistyped_file_is_no_new_endpoint(earlier: Path, typed: str) -> None:
-    done = changes(typed, "--json")
-    assert (done.code, done.out) == (2, "")
-    assert f"--changes-from {typed} does not exist" in done.err
-    assert "peagle.yaml in a checkout of the base" in done.err
-
-
 def test_an_earlier_file_that_is_wrong_does_not_stop_its_repair(earlier: Path) -> None:
     earlier.write_text(FILE % "ml.g9.xlarge")
     done = changes(str(earlier), "--json")

@@ -73,9 +73,9 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
 def test_removed_resources_are_shown_before_the_question(terminal: Terminal) -> None:
     terminal.succeeds(*FIRST, "--observe", "--yes")
     done = terminal.run(*FIRST, answers="n\n")
-    alarms = [f"alarm {NAME}-{kind} removed" for kind in ("5xx", "acceptance", "load")]
+    alarms = [f"alarm {NAME}-{kind} exists -> none" for kind in ("5xx", "acceptance", "load")]
     lines = [line.removeprefix("  changes").strip() for line in done.err.splitlines()]
-    assert {"dashboard removed", *alarms} <= {*lines}
+    assert {"dashboard exists -> none", *alarms} <= {*lines}
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:

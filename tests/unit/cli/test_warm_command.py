@@ -50,7 +50,7 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
     done = warmed(stocked)
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
-    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored" in done.out
+    assert f"s3://models/pair/warm/{KEY}.tar.gz" in done.out
     assert hashlib.sha256(stocked.cloud.packed.content).hexdigest() in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)

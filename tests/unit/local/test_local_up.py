@@ -44,7 +44,7 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     received = json.loads((records.locate_folder(NAME) / "given.json").read_text())
     target = Path(received["argv"][received["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
-    assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
+    assert command("local", "down", NAME).stdout.split() == ["ended", NAME, "removed", NAME]
     assert not is_alive(engine.process)
     assert is_port_free(engine.process.port)
     assert not records.locate_folder(NAME).exists()

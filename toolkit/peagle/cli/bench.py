@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,12 +53,10 @@ from peagle.bench.targets import (
 )
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
-from peagle.catalog import find_pair
 from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
     PLAN_FIELDS,
-    Decimal,
     DefaultGroup,
     Parsed,
     add_options,
@@ -68,7 +66,6 @@ from peagle.cli.options import (
     here_option,
     is_here,
     option,
-    raise_first_error,
     yes_option,
 )
 from peagle.cli.plan_options import planned, planning_options
@@ -104,13 +101,13 @@ from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
-    NotFound,
     OptionMissing,
     OptionsConflict,
     PeagleError,
     UserError,
     command_line,
 )
+from peagle.findings import refuse_errors
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
@@ -180,7 +177,7 @@ def bench() -> None:
 @option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
         "--acceptance`.", "path", needs="--acceptance FILE")  # fmt: skip
 @option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
-        Decimal(min=0, max=10), default=0.0)  # fmt: skip
+        click.FloatRange(min=0, max=10), default=0.0)  # fmt: skip
 @option("--lossless", "Check that speculation does not change greedy answers to the prompts "
         "of --acceptance.  [default: the catalogue's prompts]", bool)  # fmt: skip
 @option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
@@ -190,7 +187,7 @@ def bench() -> None:
         "second.", "speed")  # fmt: skip
 @option("--max-usd-per-million-tokens", "Exit with 3 if a million output tokens cost more.", "usd")
 @option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
-        Decimal(min=1))  # fmt: skip
+        click.FloatRange(min=1))  # fmt: skip
 @cloud_options
 def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
@@ -248,15 +245,7 @@ def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     engine = session.local_engine(name)
     if engine is not None:
         return open_engine(engine, session.catalog)
-    try:
-        record, aws = session.find_served(name)
-    except NotFound as unknown:
-        with suppress(PeagleError):
-            find_pair(session.catalog, name)
-            command = ("peagle", "bench", name, "--sweep", "k=none,5")
-            fix = Fix("this is the name of a pair: measure it on this machine", command)
-            unknown = NotFound(unknown.message, fix, unknown.code)
-        raise unknown from None
+    record, aws = session.find_served(name)
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
         return open_endpoint(aws, name, record, session.catalog, model, wake_up)
@@ -417,8 +406,6 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
     lossless: SweepLossless | None = None
     if not session.names_deployment(name):
-        if options["max_cost"]:
-            raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, options, planning, request, workloads)
     else:
         if flag := typed_flag(ctx, planning.keys() - _OF_LOADS):
@@ -462,7 +449,7 @@ def _on_this_machine(
 
     base = plan_of(BenchSetting(None, max(request.ks)))
     # Warnings and notes of a plan are about its deployment.
-    raise_first_error(findings_on_this_machine(base, kind))
+    refuse_errors(findings_on_this_machine(base, kind))
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
     image = local_image(base, gpus) if kind == "docker" else None

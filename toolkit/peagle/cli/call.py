@@ -11,18 +11,14 @@ from typing import Any
 
 import click
 
-from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
-from peagle.cli.context import typed_flag
-from peagle.cli.options import Decimal, command, option
+from peagle.cli.options import command, option
 from peagle.cli.project import complete_name
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
-from peagle.deploy.state import Deployment
-from peagle.deploy.status import read_stand_in
-from peagle.engine.state import LocalEngine
-from peagle.errors import OptionMissing, OptionsConflict, UserError
+from peagle.errors import OptionMissing, UserError
 from peagle.proof import MIN_DRAFTS, Proof
 from peagle.render import read_plan
 from peagle.text import plain
@@ -40,51 +36,32 @@ _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
         default=True, show_default=False)  # fmt: skip
 @option("--chat/--completion", "[default: depends on the target]", default=None)
 @option("--max-tokens", "Maximum length of the answer, in tokens.", "tokens", default=256)
-@option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
+@option(
+    "--temperature", "Sampling temperature; 0 is greedy.", click.FloatRange(min=0.0), default=0.0
+)
 @option("--wake-timeout", "How long to wait for an endpoint that scaled to zero, "
         "such as 10m; 0s: not at all.", "duration", default="30m")  # fmt: skip
 def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
-    as it is, as the body of the request: {"messages": [...], "max_tokens": 64}.
+    as it is, as the body of the request, without what options say: {"messages": [...]}.
 
     With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
     engine's counters, which include other clients' requests. A request to an endpoint that scaled
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    text = _read_prompt(prompt)
-
-    def review(engine: LocalEngine | None, aws: Aws | None, record: Deployment | None) -> None:
-        in_sandbox = aws is not None and aws.in_sandbox
-        if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
-            print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
-        on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
-        speculates = record is None or record.current.served.k > 0
-        if on_cpu and speculates and request["temperature"] > 0:
-            print_status(
-                "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): "
-                "use --temperature 0 here."
-            )
-
-    line, has_text = StatusLine(), False
+    text = sys.stdin.buffer.read().decode(errors="replace") if prompt == "-" else prompt
 
     def show(text: str) -> None:
-        nonlocal has_text
-        if not has_text:
-            line.clear()
-        has_text = True
+        line.clear()
         if not wants_json():
             click.echo(text, nl=False)
 
-    try:
+    with StatusLine() as line:
         result = session.invoke(
-            name, text, **request, payload=_payload(text),
-            on_text=show, say=line.show_line, review=review,
-        )  # fmt: skip
-    finally:
-        if not has_text:
-            line.clear()
+            name, text, **request, payload=_payload(text), on_text=show, say=line.show_line
+        )
     if wants_json():
         return print_json(vars(result))
     parts = (
@@ -99,18 +76,6 @@ def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     return print_status(f"[{', '.join(texts)}]")
 
 
-def _read_prompt(prompt: str) -> str:
-    """The prompt, or standard input for ``-``. Raises UserError if it is empty or not UTF-8."""
-    data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError("the prompt is not UTF-8", "convert it, for example with iconv") from None
-    if not text.strip():
-        raise UserError("the prompt is empty", "pass a prompt, or - to read it from standard input")
-    return text
-
-
 def _payload(text: str) -> dict[str, Any] | None:
     """The JSON object that the prompt is; ``None`` for one that does not look like one."""
     if not _LIKE_JSON.match(text):
@@ -120,10 +85,6 @@ def _payload(text: str) -> dict[str, Any] | None:
     except json_reader.InvalidJson as error:
         fix = "correct it; only a prompt that does not begin as JSON is sent as text"
         raise UserError(str(error), fix) from error
-    ctx = click.get_current_context()
-    if flag := typed_flag(ctx, ("stream", "chat", "max_tokens", "temperature")):
-        message = f"{flag} cannot be combined with a prompt that is JSON"
-        raise OptionsConflict(message, "set it in the JSON")
     return body
 
 
@@ -146,7 +107,7 @@ def _payload(text: str) -> dict[str, Any] | None:
 @option("--wait", "How long to wait for the engines of --url, such as 30m.  "
         "[default: not at all]", "duration", needs="--url")  # fmt: skip
 @option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
-        "the catalogue]", Decimal(min=1.0))  # fmt: skip
+        "the catalogue]", click.FloatRange(min=1.0))  # fmt: skip
 @option("--min-drafts", "Number of drafts that each instance must have made.", "count",
         default=MIN_DRAFTS)  # fmt: skip
 def prove(

@@ -21,7 +21,7 @@ from peagle.cli.options import (
     complete_pair,
     deploy_options,
     option,
-    refuse_errors,
+    print_and_refuse,
     yes_option,
 )
 from peagle.cli.plan import options_in
@@ -74,7 +74,6 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION, prefixed_name
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
-from peagle.store import SANDBOX
 from peagle.text import counted, format_price, k_text, parse_share, plain
 
 _DEFAULT_SHARE = 0.1
@@ -252,11 +251,11 @@ def compare(
 
             def review(preflight: Preflight) -> None:
                 record = require_comparable(preflight)
-                show_candidate(change.aws, preflight, record, chosen, session)
-                refuse_errors(preflight.findings)
+                show_candidate(preflight, record, chosen, session)
+                print_and_refuse(preflight.findings)
 
             plan = _candidate_plan(ctx, change.record, text)
-            refuse_errors(errors(plan.findings))
+            print_and_refuse(errors(plan.findings))
             with show_hashing():
                 preflight = change.prepare(
                     plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
@@ -374,10 +373,6 @@ def destroy(
     name is not an error unless it resembles a known one. Without --all, the log stays.
     """
     if images:
-        if name or previous:
-            raise OptionsConflict(
-                "NAME and --previous do not go with --images", "omit --images, or the others"
-            )
         return _destroy_images(session)
     if name is None:
         raise OptionMissing(
@@ -388,10 +383,8 @@ def destroy(
             change = held.enter_context(session.changing(name))
         except NotFound as unknown:
             here = deployment_names(session.scope) if session.is_available else ()
-            elsewhere = deployment_names(None if session.sandbox else SANDBOX)
-            is_misspelled = get_close_matches(name, here, n=1, cutoff=_ALIKE) or name in elsewhere
-            is_pair = prefixed_name(name) in here
-            if is_misspelled or is_pair or unknown.code in (NOT_SEARCHED, SANDBOX_KILLED):
+            is_meant = prefixed_name(name) in here or get_close_matches(name, here, 1, _ALIKE)
+            if is_meant or unknown.code in (NOT_SEARCHED, SANDBOX_KILLED):
                 raise
             return _destroy_leftovers(session, name, everything)
         if previous:
@@ -402,10 +395,9 @@ def destroy(
 def _destroy_deployment(change: DeploymentChange, session: Session, everything: bool) -> None:
     record = change.record
     removal = plan_removal(change.aws, record.name, record, everything)
-    _show_unknown(removal.unknown)
     cost = format_price(price_remaining(change.aws, record), session.sandbox)
     where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
-    _confirm_removal(where, (*record.resources, *removal.leftovers))
+    _confirm_removal(where, (*record.resources, *removal.leftovers), unknown=removal.unknown)
     removed, kept = change.run(remove_deployment, removal.leftovers)
     _report(record.name, removed, kept, removal.left)
 
@@ -434,19 +426,13 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
                 code="endpoint-not-ours",
             )
         removal = plan_removal(aws, name, None, everything)
-        _show_unknown(removal.unknown)
     if removal.leftovers:
-        _confirm_removal(f"Left by {name}:", removal.leftovers)
+        _confirm_removal(f"Left by {name}:", removal.leftovers, unknown=removal.unknown)
     else:
-        print_status(f"Nothing to remove: {reason}.")
+        print_status(f"Nothing to remove: {removal.unknown or reason}.")
     for leftover in removal.leftovers:
         remove_leftover(aws, leftover)
     _report(name, removal.leftovers, left=removal.left)
-
-
-def _show_unknown(reason: str) -> None:
-    if reason:
-        print_status(f"The log, scaling targets and alarms are unknown: {reason}")
 
 
 def _show(title: str, resources: Iterable[Resource]) -> None:
@@ -456,8 +442,13 @@ def _show(title: str, resources: Iterable[Resource]) -> None:
 
 
 def _confirm_removal(
-    title: str, resources: Iterable[Resource], question: str = "Remove all of these?"
+    title: str,
+    resources: Iterable[Resource],
+    question: str = "Remove all of these?",
+    unknown: str = "",
 ) -> None:
+    if unknown:
+        print_status(f"The log, scaling targets and alarms are unknown: {unknown}")
     if not is_set("yes"):
         _show(title, resources)
         confirm(question, "not removed")
@@ -478,9 +469,6 @@ def _report(
         }
         return print_json({"name": name, **names})
     _print_removed(removed, kept)
-    for resource in removed:
-        if resource.type == "LifecycleRule":
-            print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
     if left:
         command = command_text(("peagle", "destroy", name, "--all"))
         texts = ", ".join(resource.text for resource in left)
@@ -534,12 +522,9 @@ def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     search = session.find_ended(regions)
     for ended in (*search.removable, *search.of_others):
         record = ended.record
-        costs = "its endpoint is deleted"
-        if ended.price_per_hour_usd != 0.0:
-            price = format_price(ended.price_per_hour_usd, session.sandbox)
-            costs = f"its endpoint still costs {price}"
-        title = f"{record.name} in {session.where(record.region)} ended at "
-        title += f"{ended.ended_at}; {costs}"
+        price = format_price(ended.price_per_hour_usd, session.sandbox)
+        title = f"{record.name} in {session.where(record.region)} ended at {ended.ended_at}, and "
+        title += f"costs {price}"
         if record.owner:
             print_status(f"{title}; left to {record.owner}")
         else:

@@ -17,7 +17,7 @@ from peagle.catalog.summary import describe_pair, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
+from peagle.checks.report import HUB, CheckOptions
 from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
     catalog_of,
@@ -27,7 +27,6 @@ from peagle.cli.options import (
     here_option,
     option,
     output_option,
-    raise_first_error,
     yes_option,
 )
 from peagle.cli.plan_options import engine_options, given_options
@@ -53,8 +52,8 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.data import data_folder
-from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
-from peagle.findings import errors
+from peagle.errors import Fix, OptionMissing, Refused, UserError
+from peagle.findings import errors, refuse_errors
 from peagle.fit.report import FitOptions, mildest
 from peagle.planning.overrides import check_settings
 from peagle.planning.runtime import DEFAULT_REGION
@@ -62,7 +61,7 @@ from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.project import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes
 from peagle.store import write_output
-from peagle.vllm.environment import settings_in
+from peagle.text import plain
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     entry_file,
@@ -99,10 +98,9 @@ def show_pair(pair: str) -> None:
     """
     loaded = command_catalog()
     catalog_pair = find_pair(loaded, pair)
-    document = describe_pair(loaded, catalog_pair)
-    if wants_json():
-        return print_json(document)
-    return print_pair(catalog_pair, document, summarize_target(loaded, catalog_pair.target))
+    target = summarize_target(loaded, catalog_pair.target)
+    document = plain(describe_pair(loaded, catalog_pair))
+    print_result(document, lambda document: print_pair(document, target))
 
 
 @command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
@@ -241,12 +239,10 @@ def refresh(
     first = cache(lambda: session.aws(regions[0]))  # the account is looked up once, when needed
     refreshed = refresh_tables(before, parts, regions, lambda region: first().in_region(region))
     failures = list(refreshed.failed.values())
-    # One reason for all parts, such as missing credentials, is the error that follows.
-    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
     changes = tuple(table_changes(before, refreshed.tables))
     if not wants_json():
-        print_findings(() if is_one_reason else refreshed.findings, err=True)
+        print_findings(refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
     question = f"Write these changes to {folder}?"
@@ -301,21 +297,13 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
         raise click.MissingParameter(ctx=ctx, param_hint="'PAIR'", param_type="argument")
-    in_sandbox = options.pop("sandbox")
-    session = new_session(options["region"], options.pop("profile"), in_sandbox)
+    session = new_session(options["region"], options.pop("profile"), options.pop("sandbox"))
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
-    for name in (*options["settings"], *settings_in(options["environment"])):
-        if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
-            fix = "use PAIR, --drafter, --k and --speculative KEY=VALUE"
-            raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
     if options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
     report = session.check(pair, **options)
-    if in_sandbox:
-        kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
-        report = report.model_copy(update={"findings": kept})
     print_result(report, lambda _: print_check(report, time.monotonic() - start))
     if errors(report.findings):
         ctx.exit(Refused.exit_code)
@@ -364,7 +352,7 @@ def fit(pair: str | None, **options: Any) -> None:
         if best := mildest(report.advice):
             fix = Fix(f"use {best.option}", options=best.options)
         raise Refused(report.refusal, fix, code="does-not-fit")
-    raise_first_error(report.findings)
+    refuse_errors(report.findings)
 
 
 @command(
@@ -398,11 +386,6 @@ def verdict(
     loaded = command_catalog()
     if acceptance:
         loaded = with_text_acceptance(loaded, pair, acceptance, domain)
-        if "+" not in pair:
-            print_status(
-                "The file covers one drafter; the others keep their known acceptance, so measure "
-                "them on the same prompts."
-            )
     made = make_verdict(asked, loaded)
     if output is not None:
         write_output(output, verdict_bytes(made))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -17,15 +16,13 @@ from peagle.cli.options import (
     command,
     deploy_options,
     option,
-    raise_first_error,
-    refuse_errors,
+    print_and_refuse,
 )
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
-    confirmed,
     print_facts,
     print_json,
     print_status,
@@ -35,16 +32,13 @@ from peagle.cli.view.console import (
 from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
 from peagle.cli.view.watch import warm_start_text
 from peagle.deploy.apply import Fallback, RolledBack, deploy_where_possible
-from peagle.deploy.context import WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
 from peagle.deploy.status import reported_warm_start
-from peagle.errors import NotProved, OptionsConflict, Refused, UserError, command_line
-from peagle.findings import errors
+from peagle.errors import NotProved, OptionsConflict, Refused, command_line
+from peagle.findings import errors, refuse_errors
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative
 from peagle.planning.runtime import DEFAULT_PREFIX
-from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price, format_usd, plain
 
 _QUESTIONS = {
@@ -73,8 +67,7 @@ _QUESTIONS = {
 @option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
         "what served before]", bool)  # fmt: skip
 @option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
-        "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-        "after asking]")  # fmt: skip
+        "order, when AWS has no free instance.")  # fmt: skip
 @option("--retry-for", "Keep trying for this time when AWS has no free instance, "
         "such as 2h.", "duration")  # fmt: skip
 @click.pass_context
@@ -85,6 +78,7 @@ def deploy(
     session: Session,
     role: str | None,
     bucket: str | None,
+    keep_failed: bool,
     keep_unproved: bool,
     accept_unknown_price: bool,
     **_: Any,
@@ -97,13 +91,10 @@ def deploy(
 
     While the endpoint starts, its log is watched: if it shows that the engine will never serve
     (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
-    is removed after a question, or without one with --yes.
+    is removed, unless with --keep-failed.
     """
-    if bucket is not None and not S3Uri(bucket).has_bucket_name:
-        message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
-        raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
     if errors(plan.findings):
-        refuse_errors(plan.findings)
+        print_and_refuse(plan.findings)
     require_built_image(ctx)
     fallbacks = _plan_fallbacks(ctx, plan)
     with session.changing(plan.name, plan.region, creates=True) as change:
@@ -124,7 +115,7 @@ def deploy(
             confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(
             prepare,
-            lambda error: _choose_plans(ctx, plan, fallbacks, error),
+            lambda error: fallbacks or _suggest_others(plan, error),
             ctx.params["retry_for"] or 0.0,
         )
         begun, unproved = time.time(), None
@@ -135,7 +126,7 @@ def deploy(
                 fallback,
                 not ctx.params["no_wait"],
                 keep_unproved=keep_unproved,
-                keeps_failed=lambda error: _keeps_failed(ctx, error),
+                keeps_failed=lambda error: keep_failed,
             )
         except NotProved as error:
             unproved = error
@@ -193,7 +184,7 @@ def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool 
         for finding in preflight.desired.plan.findings
         if finding.level != "note" and finding.code not in omitted
     ]
-    refuse_errors((*planned, *preflight.findings))
+    print_and_refuse((*planned, *preflight.findings))
 
 
 def _refuse_second(ctx: click.Context, aws: Aws, plan: Plan) -> None:
@@ -223,59 +214,36 @@ def _refuse_second(ctx: click.Context, aws: Aws, plan: Plan) -> None:
     print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 
-def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
-    """The plans on the types of ``--fallback-instance-types``; ``None`` without the option."""
+def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
+    """The plans on the types of ``--fallback-instance-types``."""
     types = ctx.params["fallback_types"]
     if types is None:
-        return None
+        return ()
     if is_plan_file(ctx.params["pair"]):
         raise OptionsConflict(
             "--fallback-instance-types cannot be combined with a plan file",
             "use PAIR and its options, so that a plan can be made for each type",
         )
-    names = dict.fromkeys(filter(None, map(str.strip, types.split(","))))
-    if not names:
-        raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
+    names = dict.fromkeys(map(str.strip, types.split(",")))
     plans = tuple(
         plan_on_type(ctx, plan.name, kind) for kind in names if kind != plan.instance_type
     )
     for fallback in plans:
-        raise_first_error(fallback.findings)
+        refuse_errors(fallback.findings)
     return plans
 
 
-def _choose_plans(
-    ctx: click.Context, plan: Plan, fallbacks: tuple[Plan, ...] | None, error: InsufficientCapacity
-) -> tuple[Plan, ...]:
-    """The plans to try without capacity: of the option, else of the ranking if the user agrees."""
-    if fallbacks is not None:
-        return fallbacks
-    others = {
-        alternative.instance_type: alternative
-        for alternative in plan.alternatives
-        if alternative.instance_type != plan.instance_type
-    }
-    if not others or is_plan_file(ctx.params["pair"]):
-        return ()
-    if not error.command:
+def _suggest_others(plan: Plan, error: InsufficientCapacity) -> tuple[Plan, ...]:
+    """Nothing else to try; the error's fix names the next types of the ranking."""
+    others = dict.fromkeys(other.instance_type for other in plan.alternatives)
+    others.pop(plan.instance_type, None)
+    if others and not error.command:
         error.fix += "; to try the next types of the ranking, add "
         error.fix += f"--fallback-instance-types {','.join(others)}"
-    if ctx.params["yes"] or not sys.stdin.isatty():
-        return ()
-    print_status(f"AWS has no free {plan.instance_type} now.")
-    agreed = confirmed(f"Try {', '.join(map(_priced, others.values()))} instead?")
-    return tuple(plan_on_type(ctx, plan.name, kind) for kind in others) if agreed else ()
+    return ()
 
 
-def _priced(plan: Plan | Alternative) -> str:
+def _priced(plan: Plan) -> str:
     usd = plan.price_per_hour_usd
     price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
     return f"{plan.instance_type} ({price})"
-
-
-def _keeps_failed(ctx: click.Context, error: WillNotServe) -> bool:
-    """Whether what was created stays, although its engine will never serve."""
-    print_status(error.message, bold=True)
-    if ctx.params["keep_failed"] or ctx.params["yes"]:
-        return bool(ctx.params["keep_failed"])
-    return not (sys.stdin.isatty() and confirmed("Remove what will never serve?"))

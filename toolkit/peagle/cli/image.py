@@ -16,7 +16,7 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import command_text
-from peagle.cli.options import command, option, refuse_errors, region_option
+from peagle.cli.options import command, option, print_and_refuse, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -95,7 +95,7 @@ def build_(
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
-    refuse_errors([each for each in findings_with_own_image(plan) if each.level != "note"])
+    print_and_refuse([each for each in findings_with_own_image(plan) if each.level != "note"])
     overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
     served = [*pair_arguments(plan), *arguments(overrides)]
     pushed: str | None = None

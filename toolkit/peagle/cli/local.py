@@ -13,7 +13,6 @@ import click
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
 from peagle.cli.options import (
-    Decimal,
     Parsed,
     command,
     command_catalog,
@@ -21,7 +20,6 @@ from peagle.cli.options import (
     machine_gpus,
     names_own_image,
     option,
-    raise_first_error,
     region_option,
 )
 from peagle.cli.plan_options import plan_options
@@ -62,9 +60,9 @@ from peagle.errors import (
     Fix,
     NotFound,
     OptionMissing,
-    OptionsConflict,
     command_line,
 )
+from peagle.findings import refuse_errors
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import Image, connect_docker
 from peagle.planning import Plan
@@ -72,7 +70,6 @@ from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import (
-    Status,
     add_fault,
     changed_quotas,
     clear_faults,
@@ -134,14 +131,12 @@ def up(
     only with --compile; `peagle warm --local` makes such starts faster.
     """
     findings = findings_on_this_machine(plan, engine_kind)
-    raise_first_error(findings)
+    refuse_errors(findings)
     image = None
     if engine_kind == "docker":
         image = local_image(plan, gpus, build_first, base)
     machine = machine_gpus() if image is None else None
     on_gpus = machine is not None
-    if on_gpus and compiled:
-        raise OptionsConflict("--compile is for a CPU", "omit it: vLLM compiles on a GPU")
     runner = LocalRunner(image, gpus or on_gpus, compiled, machine=machine)
     if emit_compose:
         text, published = runner.compose(plan, port)
@@ -215,15 +210,7 @@ def down(name: str | None, everything: bool, now: bool) -> None:
                 status.show(f"waiting for running requests of {engine} (--now skips this)")
             if stop_local(engine, now):
                 stopped.append(engine)
-
-    def show(_: object) -> None:
-        for engine in names:
-            was = "Stopped" if engine in stopped else "Removed, without a running engine,"
-            print_line(f"{was} {engine}.")
-        if not names:
-            print_line("No engines are running.")
-
-    print_result({"ended": stopped, "removed": list(names)}, show)
+    print_result({"ended": stopped, "removed": list(names)})
 
 
 @command("peagle local logs peagle-tiny -f", of=local, json=False)
@@ -349,13 +336,6 @@ def engine_status() -> None:
         print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
-_ENDPOINT = (
-    "name", "region", "state", "stand_in", "instances", "pid", "port", "uptime_seconds",
-    "failure_reason",
-)  # fmt: skip
-"""Keys of an endpoint that ``status`` shows."""
-
-
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
 def sandbox() -> None:
     """Run AWS on this machine, with working endpoints.
@@ -392,20 +372,7 @@ def stop() -> None:
 @command("peagle sandbox status --json", of=sandbox)
 def status() -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    print_result(sandbox_status(), _print_sandbox)
-
-
-def _print_sandbox(sandbox: Status) -> None:
-    if sandbox.running:
-        print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
-        return print_documents(sandbox.endpoints, _ENDPOINT)
-    print_line("The sandbox is not running. Start it", command_text(("peagle", "sandbox", "start")))
-    if sandbox.leftover_engines:
-        print_status(
-            f"The sandbox was killed; engines still running: {sandbox.leftover_engines}. End them",
-            command_text(("peagle", "sandbox", "stop")),
-        )
-    return None
+    print_result(sandbox_status())
 
 
 @command('eval "$(peagle sandbox env)"', of=sandbox)
@@ -461,8 +428,7 @@ def fault() -> None:
 @option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
         type=Parsed("text", _times), show_default=False)  # fmt: skip
 @option("--instance-type TYPE", "Only endpoints with this instance type.")
-@option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
-        default=DEFAULT_SECONDS, show_default=False)  # fmt: skip
+@option("--seconds", "Delay of a timeout.", click.FloatRange(min=0), default=DEFAULT_SECONDS)
 def add(
     operation: str, kind: str, times: int | None, instance_type: str | None, seconds: float
 ) -> None:
@@ -509,7 +475,7 @@ def list_quotas_() -> None:
 @option(
     "--speed N",
     "How many seconds pass in one; 1 is AWS's time.",
-    Decimal(min=1, max=1000),
+    click.FloatRange(min=1, max=1000),
     required=True,
 )
 def scaling(speed: float) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from peagle.cli.context import (
-    FileKey,
     command_text,
     in_context,
     is_plan_file,
@@ -20,13 +19,11 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import (
     PLAN_FIELDS,
-    Decimal,
     command,
     complete_pair,
     here_option,
     option,
     output_option,
-    raise_first_error,
 )
 from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
@@ -38,11 +35,10 @@ from peagle.cli.view.console import (
     print_table,
     print_written,
     wants_json,
-    where_text,
 )
 from peagle.cli.view.plan import print_answer, print_comparison, print_details
 from peagle.errors import OptionsConflict, Refused, UserError, command_line
-from peagle.findings import errors
+from peagle.findings import errors, refuse_errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.project import EndpointChoice, list_environments, list_project_endpoints
@@ -81,7 +77,7 @@ def _show_changes(
         click.echo("\n".join(_markdown(ctx, plan, before, rows, increase)))
     else:
         print_table(("", "BEFORE", "AFTER"), rows)
-    raise_first_error(plan.findings)
+    refuse_errors(plan.findings)
     if max_increase is not None and increase is not None and increase * 100 > max_increase:
         raise Refused(
             f"the price rises by {increase:.0%}, and the gate allows {max_increase:g} %",
@@ -91,17 +87,12 @@ def _show_changes(
 
 
 def _earlier(ctx: click.Context, file: Path) -> Plan | None:
-    """The earlier plan; ``None`` where the endpoint is new. A checkout from before the project file
-    has its folder only."""
+    """The earlier plan; ``None`` where the endpoint or the project file is new."""
     if is_plan_file(str(file)):
         return read_plan(file)
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
-    name = choice.project.path.name
-    if not file.is_file() and (not file.parent.is_dir() or file.name != name):
-        fix = f"name an earlier plan, or {name} in a checkout of the base"
-        raise UserError(f"--changes-from {file} does not exist", fix, "no-such-file")
     if not file.is_file():
         print_status(f"{file} does not exist: the endpoint is new")
         return None
@@ -138,7 +129,7 @@ def _markdown(
     yield f"\n**Cost**: {cost}\n"
     for finding in plan.findings:
         if finding.level != "note":
-            where, message = _cell(where_text(finding.where)), _cell(finding.message)
+            where, message = _cell(finding.where), _cell(finding.message)
             yield f"- **{finding.level}** `{finding.code}` {where}: {message}"
 
 
@@ -168,9 +159,8 @@ def _cell(text: str) -> str:
         "file")  # fmt: skip
 @option("--markdown", "With --changes-from: as Markdown, for a comment.", bool,
         needs="--changes-from FILE")  # fmt: skip
-@click.option("--max-price-increase", cls=FileKey, metavar="PERCENT", type=Decimal(min=0),
-              help="With --changes-from: exit with 3 if the price per hour rises by more.",
-              hidden=True)  # fmt: skip
+@option("--max-price-increase PERCENT", "With --changes-from: exit with 3 if the price per hour "
+        "rises by more.", click.FloatRange(min=0), in_file=True)  # fmt: skip
 @option("--verbose", "Show memory, findings, arguments and reasons.", bool)
 @click.pass_context
 def plan(
@@ -227,7 +217,7 @@ def plan(
         print_answer(plan, None if refused else apply, verbose)
         if verbose:
             print_details(plan)
-    return raise_first_error(refused)
+    return refuse_errors(refused)
 
 
 def _compare(ctx: click.Context, first: Plan, text: str) -> None:
@@ -241,7 +231,7 @@ def _compare(ctx: click.Context, first: Plan, text: str) -> None:
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
     print_result(comparison, print_comparison)
-    raise_first_error((*first.findings, *second.findings))
+    refuse_errors((*first.findings, *second.findings))
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:

@@ -37,7 +37,7 @@ from peagle.cli.options import (
     here_option,
     machine_gpus,
     option,
-    refuse_errors,
+    print_and_refuse,
     yes_option,
 )
 from peagle.cli.plan_options import engine_options, field_options, given_options
@@ -312,7 +312,7 @@ def _train_on_sagemaker(
         name = run.job_name(time.time())
         request = training_job_request(name, run, pair, arguments, job)
         print_job_request(request, job, planned, session.where(region))
-        refuse_errors(tuple(job_findings(aws, job)))
+        print_and_refuse(tuple(job_findings(aws, job)))
         confirm("Start this job?", "not started")
         start_job(aws, run, data, request, company)
     else:
@@ -450,9 +450,6 @@ def run(
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
     job = {name: chosen.pop(name) for name in _JOB_OPTION_NAMES}
-    if job["sagemaker"] and usd_per_hour:
-        message = "--price-per-hour is of this machine; a job has the price of its instance type"
-        raise OptionsConflict(message, "leave it out")
     gpus = None if job["sagemaker"] else machine_gpus(ctx)
     usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
     changes = {"depths": max(k, usual.depths), **given_options(chosen)}

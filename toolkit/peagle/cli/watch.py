@@ -17,7 +17,6 @@ from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
     line_width,
-    make_console,
     print_documents,
     print_json,
     print_log,
@@ -28,7 +27,6 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.watch import LISTED, print_deployment, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
-from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
     ENDED,
     Listing,
@@ -42,7 +40,6 @@ from peagle.planning import Plan
 from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
-from peagle.store import SANDBOX
 
 
 @command("peagle list --json", name="list")
@@ -55,21 +52,13 @@ def list_deployments(session: Session) -> None:
     where scaling, another machine or another client has changed it. --ttl and --budget of deploy
     make it end.
     """
-    listing, unreachable = Listing((), ()), ""
-    if session.is_available:
-        try:
-            listing = session.listing()
-        except UserError as error:  # without credentials, what this machine knows is still shown
-            is_mistyped = session.profile is not None and error.code == "unknown-profile"
-            if is_mistyped or deployment_names(session.scope):
-                raise
-            unreachable = f" on this machine; the account is unknown: {error.message}"
-    elif (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
+    listing = session.listing() if session.is_available else Listing((), ())
+    if not session.is_available and (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
     for problem in (*listing.damaged, *listing.unknown):
         print_status(f"{problem.message} ({problem.fix})")
     if wants_json():
-        complete = not (listing.unknown or listing.damaged or unreachable)
+        complete = not (listing.unknown or listing.damaged)
         document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
         if listing.damaged:
             document["damaged"] = listing.damaged
@@ -78,9 +67,7 @@ def list_deployments(session: Session) -> None:
         return print_documents(listing.rows, LISTED)
     if not session.is_available:
         return print_status("The sandbox is not running, so nothing is deployed in it.")
-    others = () if session.sandbox else deployment_names(SANDBOX)
-    hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
-    return print_status(f"No deployments{unreachable}{hint}.")
+    return print_status("No deployments.")
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
@@ -182,8 +169,6 @@ _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
 """How often the screen is read again: on AWS most numbers change once a minute, and queries cost
 money."""
 
-_SHORTEST_WINDOW = 60
-
 
 @deployment_command("peagle top peagle-tiny --sandbox --once")
 @option("--once", "Print one screen and end.  [default without a terminal]", bool)
@@ -198,8 +183,6 @@ def top(name: str, session: Session, once: bool, window: int | None, every: int 
     statistics in the log, and for a local engine all of it from its /metrics. ITL is the mean while
     requests run. Ctrl-C ends it.
     """
-    if window is not None and window < _SHORTEST_WINDOW:
-        raise UserError("--window is shorter than a minute", "use 1m or more", "window")
     here = True
     if engine := session.local_engine(name):
         read = EngineMeter(engine, window or WINDOW_SECONDS).read
@@ -213,20 +196,14 @@ def top(name: str, session: Session, once: bool, window: int | None, every: int 
         for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)
         return None
-    from rich.live import Live
-    from rich.text import Text
-
     seconds = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS)
-    usage = read()  # an error before the first screen stays on the usual one
     try:
-        with Live(console=make_console(), screen=True, auto_refresh=False) as live:
-            while True:
-                at = time.strftime("%H:%M:%S", time.localtime(usage.at))
-                end = click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
-                live.console.width = line_width()  # the window may have another size now
-                lines = [*usage_screen(usage, live.console.width), "", end]
-                live.update(Text.from_ansi("\n".join(lines)), refresh=True)
-                time.sleep(seconds)
-                usage = read()
+        while True:
+            usage = read()
+            at = time.strftime("%H:%M:%S", time.localtime(usage.at))
+            lines = usage_screen(usage, line_width())
+            click.clear()
+            click.echo("\n".join((*lines, "", f"  {at}, again every {seconds:g} s; Ctrl-C ends")))
+            time.sleep(seconds)
     except KeyboardInterrupt:  # the usual end
         return None

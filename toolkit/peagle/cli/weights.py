@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -26,7 +25,7 @@ from peagle.cli.options import (
     deploy_options,
     names_own_image,
     option,
-    refuse_errors,
+    print_and_refuse,
     region_option,
     yes_option,
 )
@@ -56,9 +55,7 @@ from peagle.errors import (
     CloudError,
     Fix,
     NotFound,
-    OptionsConflict,
     Refused,
-    UserError,
     command_line,
 )
 from peagle.findings import errors
@@ -93,7 +90,6 @@ from peagle_serve.contract import (
     VOCABULARY_FILE,
     VOCABULARY_VARIABLE,
     WARM_FOLDER,
-    is_s3_uri,
 )
 
 _take_over_option = option("--take-over", "Take over the lock of a crashed sync.", bool)
@@ -147,12 +143,6 @@ def sync_command(
     place = weights_prefix(destination)
     company = Company(kms_key=kms_key, tags=tags)
     check_company(company)
-    if (target_only and (drafter_only or drafter_from)) or (drafter_only and target_from):
-        raise OptionsConflict(
-            "--target-only and --drafter-only exclude each other, and cannot be combined with the "
-            "place of the other part",
-            "omit one of them",
-        )
     parts = ("target",) if target_only else ("drafter",) if drafter_only else PARTS
     sources = {"target": target_from, "drafter": drafter_from}
     locations = {part: weights_at(source) for part, source in sources.items() if source}
@@ -164,7 +154,7 @@ def sync_command(
         plan = plan_sync(aws, place, chosen)
     print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
     print_facts(_sync_facts(plan, price, session.sandbox))
-    refuse_errors((*chosen.findings, *plan.findings))
+    print_and_refuse((*chosen.findings, *plan.findings))
     if not even_if_used:
         refuse_weights_in_use(
             {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
@@ -276,27 +266,20 @@ def list_command(ctx: click.Context, /, place: str, region: str, session: Sessio
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
+    document = _describe(weights, price)
     if wants_json():
-        document = {
-            "uri": weights.prefix.uri,
-            "complete": weights.complete,
-            **_list_contents(weights),
-            "finish": command_text(weights.finish) if weights.finish else None,
-            "bytes": weights.size,
-            "usd_per_month": _usd_per_month(weights.size, price),
-            "at_work": weights.lock.holder if weights.lock else None,
-            "findings": weights.findings,
-        }
         print_json(document)
     else:
-        _print_weights(weights, price)
+        print_document({**document, "findings": None})
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
 
-def _list_contents(weights: StoredWeights) -> dict[str, Any]:
+def _describe(weights: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
     return {
+        "uri": weights.prefix.uri,
+        "complete": weights.complete,
         "pairs": weights.pairs,
         "folders": {
             part: {"source": weights.manifest[part].source, "files": files}
@@ -304,20 +287,12 @@ def _list_contents(weights: StoredWeights) -> dict[str, Any]:
         },
         "warm": weights.warm,
         "others": dict(weights.others),
+        "finish": command_text(weights.finish) if weights.finish else None,
+        "bytes": weights.size,
+        "usd_per_month": _usd_per_month(weights.size, price),
+        "at_work": weights.lock.holder if weights.lock else None,
+        "findings": weights.findings,
     }
-
-
-def _print_weights(weights: StoredWeights, price: StoragePrice | None) -> None:
-    state = "not synced" if weights.mountable else "incomplete"
-    state = "complete" if weights.complete else state
-    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
-    if weights.finish:
-        print_line("complete it", command_text(weights.finish))
-    print_document(_list_contents(weights))
-    if weights.lock:
-        print_line(f"locked: {weights.lock.holder}")
-    if price is not None:
-        print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
 
 
 @command(
@@ -348,11 +323,6 @@ def remove_command(
 
     Other objects stay. Refused while an endpoint deployed from this machine uses these weights.
     """
-    if key and (take_over or even_if_used):
-        raise OptionsConflict(
-            "--take-over and --even-if-used cannot be combined with --warm",
-            "omit them: --warm keeps the weights",
-        )
     aws = session.aws(region)
     weights = inspect_weights(aws, weights_prefix(place))
     uri = weights.prefix.uri
@@ -373,7 +343,7 @@ def remove_command(
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not wants_json():
         price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
-        _print_weights(weights, price)
+        print_document({**_describe(weights, price), "findings": None})
     confirm(f"Remove this from {uri}?", "not removed")
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]
@@ -421,39 +391,24 @@ def warm(
     Shows the price and asks first. `peagle deploy` with the same options then starts warm.
     Repeating the command replaces the stored caches.
     """
-    if not local:
-        return _collect_on_aws(plan, session, role, accept_unknown_price)
-    if session.sandbox or session.profile:
-        raise OptionsConflict(
-            "--local cannot be combined with --sandbox or --profile",
-            "omit one: --local starts an engine on this machine",
-        )
-    return _collect_locally(plan, engine_kind or "process", gpus, folder)
+    if local:
+        return _collect_locally(plan, engine_kind or "process", gpus, folder)
+    return _collect_on_aws(plan, session, role, accept_unknown_price)
 
 
 def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -> None:
     """Collect from an engine of this machine, which compiles also on a CPU."""
     folder = warm_folder() if to is None else Path(to).expanduser().absolute()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if is_s3_uri(to or "") or not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(
-            f"cannot write to {to or folder}", "use a folder that you may write to", "not-writable"
-        )
-    refuse_errors(findings_on_this_machine(plan, engine_kind))
+    folder.mkdir(parents=True, exist_ok=True)  # an error before the engine starts
+    print_and_refuse(findings_on_this_machine(plan, engine_kind))
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with sigterm_as_interrupt(), StatusLine() as status:
         artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
-    if wants_json():
-        return print_json(document)
-    print_line(f"{artifact.archive} is stored", bold=True)
-    print_document(document)
-    if to:
-        return print_line(
-            "An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and "
-            "PEAGLE_WARM_SHA256 to this SHA-256."
-        )
+    print_result(document)
+    if to or wants_json():  # an engine finds it by PEAGLE_WARM_FOLDER and PEAGLE_WARM_SHA256
+        return None
     # The words of this command for `peagle local up`: the caches depend on its options.
     words = [*typed_command(without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
@@ -466,7 +421,7 @@ def _collect_on_aws(
 ) -> None:
     """Collect from a temporary endpoint, which is removed whatever happens."""
     if errors(plan.findings):
-        refuse_errors(plan.findings)
+        print_and_refuse(plan.findings)
     place, collecting = find_weights_prefix(plan), collecting_plan(plan)
     if session.sandbox:
         check_sandbox_engine(compiles=True)
@@ -516,16 +471,8 @@ def _print_collected(plan: Plan, stored: CollectedWarmStart, session: Session) -
     }
     if wants_json():
         return print_json(document)
-    print_line(f"{stored.uri} is stored", bold=True)
     print_document(document)
     if plan.price_per_hour_usd is not None and not session.sandbox:
         cost = format_usd(plan.price_per_hour_usd * stored.seconds / 3600)
         print_line(f"The endpoint is removed; it cost about {cost}.")
-    if stored.stand_in:
-        print_line("Only the sandbox can use it.")
-    else:
-        print_line("The next deploy of the same image, GPU and options pins and restores it.")
-    if stored.others:
-        listing = command_text(("peagle", "weights", "list", stored.place.uri))
-        print_line("Every start downloads the others too", listing)
     return None

@@ -42,18 +42,15 @@ _NONE = "-"
 def print_measured(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
     server = result.server
-    parts = [server.pair or server.model]
-    if server.instance_type:
-        parts.append(f"{server.instance_count or 1} x {server.instance_type}".removeprefix("1 x "))
-    if server.gpu:
-        parts.append(f"{server.gpu_count or 1} x {server.gpu}")
-    if server.vllm:
-        parts.append(f"vLLM {server.vllm}")
-    if server.where == "sandbox":
-        parts.append("in the sandbox: speeds are of this machine's CPU")
-    if server.stand_in:
-        parts.append(f"{server.stand_in} answers")
-    print_line(f"{sanitize(server.name)}: {sanitize(', '.join(parts))}")
+    parts = (
+        server.pair or server.model,
+        server.instance_type and f"{server.instance_count or 1} x {server.instance_type}",
+        server.gpu and f"{server.gpu_count or 1} x {server.gpu}",
+        server.vllm and f"vLLM {server.vllm}",
+        "in the sandbox: speeds are of this machine's CPU" if server.where == "sandbox" else "",
+        server.stand_in and f"{server.stand_in} answers",
+    )
+    print_line(f"{sanitize(server.name)}: {sanitize(', '.join(filter(None, parts)))}")
     for workload, rows in result.by_workload().items():
         prompt = sum(row.prompt_tokens for row in rows) / len(rows)
         answer = sum(row.output_tokens for row in rows) / len(rows)

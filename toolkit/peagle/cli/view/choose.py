@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import BaseModel
 
-from peagle.catalog.schema import Pair
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
-    bar,
     count_text,
     print_document,
     print_documents,
@@ -35,11 +32,6 @@ if TYPE_CHECKING:  # a list must not import boto3, nor a plan the types of verdi
 
 
 _COLUMNS = ("", "drafter", "method", "K", "vLLM", "licence", "evidence")
-_TABLES = {
-    "architecture", "drafters", "engine_arguments", "environment", "problems", "proof", "published",
-    "title",
-}  # fmt: skip
-"""Parts of an entry with a table of their own."""
 
 
 def print_list(targets: Sequence[dict[str, Any]]) -> None:
@@ -54,33 +46,10 @@ def print_list(targets: Sequence[dict[str, Any]]) -> None:
     print_line("Details of a pair", command_text(("peagle", "catalog", "show", "TARGET+DRAFTER")))
 
 
-def print_pair(pair: Pair, document: dict[str, Any], target: dict[str, Any]) -> None:
-    """Everything about a pair, of which this is the ``document``; ``target`` is the summary."""
-
-    def section(title: str, *entries: BaseModel) -> None:
-        values: dict[str, Any] = {}
-        for entry in entries:
-            values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
-        print_document(values, title)
-
-    def table(title: str, entries: Sequence[Any], keys: str) -> None:
-        print_documents(entries, keys.split(), title)
-
-    shape, drafter = pair.target.architecture, pair.drafter
-    section(pair.target.title, pair.target, shape)
-    arguments = (*pair.target.engine_arguments, *pair.target.environment)
-    if drafter is not None:
-        arguments += drafter.engine_arguments
-        section(drafter.title, drafter)
-        if document["method_support"] is not None:
-            section("In the default vLLM", document["method_support"])
-        keys = "file k acceptance_length vllm device date"
-        table("Measured acceptance length", document["evidence"], keys)
-        keys = "benchmark k acceptance_length source"
-        table("Claimed acceptance length", drafter.published, keys)
-        table("Known problems", drafter.problems, "level vllm summary fix source")
-    table("Engine settings", arguments, "name value gpu_architectures vllm because")
-    print_document({"prompts": pair.target.proof.prompts}, "Proof")
+def print_pair(document: dict[str, Any], target: dict[str, Any]) -> None:
+    """Everything about a pair, and a table of the target's drafters."""
+    entry = {key: value for key, value in document["target"].items() if key != "drafters"}
+    print_document({**document, "target": entry})
     print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter",))
 
 
@@ -156,12 +125,11 @@ def print_fit(report: FitReport) -> None:
     drafts = f", K={engine.k}" if engine.k else ""
     pair = click.style(report.pair, bold=True)
     print_line(f"{pair}  on {gpus}, vLLM {engine.vllm}{drafts}")
-    is_auto = engine.kv_cache_dtype == "auto"
-    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
     print_line(
         f"context {engine.max_model_len:,}, {format_concurrency(engine.max_num_seqs)}, "
         f"max-num-batched-tokens {engine.max_num_batched_tokens:,}, "
-        f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, KV cache {dtype}\n"
+        f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, "
+        f"KV cache {engine.kv_cache_dtype}\n"
     )
     print_memory(report)
     text = f"does not fit: {report.refusal}"
@@ -189,22 +157,17 @@ def print_fit(report: FitReport) -> None:
 
 
 def print_memory(fit: Fit) -> None:
-    """One GPU's memory on stdout: a bar of its parts, and their GiB."""
-    terms, total = fit.terms, fit.gpu_memory_gib
-    engine = sum(gib for name, gib in terms.items() if name.endswith("_estimate"))
+    """One GPU's memory on stdout: its parts in GiB."""
+    terms = fit.terms
     parts = {
-        "target": (fit.weights_gib, "cyan"),
-        "drafter": (fit.drafter_gib, "magenta"),
-        "engine": (engine, "yellow"),
-        "cache": (fit.kv_cache_gib, "green"),
-        "free": (terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0), "bright_black"),
+        "target": fit.weights_gib,
+        "drafter": fit.drafter_gib,
+        "engine": sum(gib for name, gib in terms.items() if name.endswith("_estimate")),
+        "cache": fit.kv_cache_gib,
+        "free": terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0),
     }
-    *used, _ = parts.values()
-    whole = max(total, sum(gib for gib, _ in used))
-    click.echo(bar(((gib / whole, color) for gib, color in used), 60))
-    shown = ((f"{name} {gib:.1f}", color) for name, (gib, color) in parts.items() if gib >= 0.05)
-    legend = "  ".join(click.style(text, fg=color) for text, color in shown)
-    click.echo(f"{legend}  of {total:.1f} GiB")
+    shown = ", ".join(f"{name} {gib:.1f}" for name, gib in parts.items() if gib >= 0.05)
+    print_line(f"{shown} of {fit.gpu_memory_gib:.1f} GiB")
 
 
 def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
@@ -247,11 +210,10 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             print_line(f"  - {change}")
     if written is not None:
         size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-        load = ["--concurrency", str(entry.concurrency)]
+        load = ["--concurrency", str(entry.concurrency), *(["--here"] if here else [])]
         for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
             if tokens := getattr(size, name):
                 load += [f"--{name.replace('_', '-')}", str(tokens)]
-        load += ["--here"] if here else []
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from peagle.account import Account, DeploymentChange
-from peagle.aws.client import Aws
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.view.console import Fact, print_facts, print_findings, print_line, print_status
 from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
 from peagle.cli.view.watch import measured, second_turn_text
 from peagle.deploy.diff import Change
-from peagle.deploy.kinds import EXISTS
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, utc_text
-from peagle.deploy.status import DeploymentStatus, deployment_status, price_remaining
+from peagle.deploy.status import DeploymentStatus, price_remaining
 from peagle.errors import command_line
 from peagle.planning.operation import cost_text, limit_text
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
 from peagle.sandbox.state import engine_version
-from peagle.text import format_price, format_usd
+from peagle.text import format_price, format_size
 
 _CHANGES = {
     "nothing": "none: this plan is in service and proved",
@@ -73,14 +70,10 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
     if plan.speed is not None and plan.speed.tokens_per_second is not None:
         yield "speed", format_plan_speed(plan, plan.speed)
     yield "role", f"{role.arn}{f' ({role.because})' if role.because else ''}"
-    folders = preflight.record.of_type("S3Objects") if preflight.record else ()
-    in_s3 = {(folder.name, folder.contents) for folder in folders if folder.made}
-    uploads = [
-        upload for upload in preflight.desired.uploads if (upload.uri, upload.contents) not in in_s3
-    ]
+    uploads = preflight.desired.uploads
     if uploads and change in ("create", "update"):
-        megabytes = sum(upload.size for upload in uploads) / 1e6
-        yield "uploads", f"{megabytes:.1f} MB to s3://{uploads[0].bucket}"
+        size = format_size(sum(upload.size for upload in uploads))
+        yield "uploads", f"{size} to s3://{uploads[0].bucket}, unless there already"
     if plan.target.weights.kind == "image":
         yield "weights", "in the image: nothing is uploaded or mounted"
     broken = f"; first deletes the endpoint, which is {preflight.broken}"
@@ -107,15 +100,8 @@ def _change_text(preflight: Preflight) -> str:
 
 def show_changes(changes: Iterable[Change]) -> None:
     """The settings and resources that an update or a rollback changes, one on each line."""
-    texts: list[Fact] = []
-    for change in changes:
-        text, ends = change.text, (change.before, change.after)
-        if ends in ((None, EXISTS), (EXISTS, None)):
-            kind, _, name = change.setting.partition(".")
-            verb = "created" if change.before is None else "removed"
-            text = " ".join(filter(None, (kind.replace("_", " "), name, verb)))
-        texts.append(("" if texts else "changes", text))
-    print_facts(texts)
+    texts = [change.text for change in changes]
+    print_facts(("" if number else "changes", text) for number, text in enumerate(texts))
 
 
 def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account) -> None:
@@ -208,21 +194,10 @@ AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured da
 
 
 def show_candidate(
-    aws: Aws, preflight: Preflight, record: Deployment, share: float, account: Account
+    preflight: Preflight, record: Deployment, share: float, account: Account
 ) -> None:
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
     plan = preflight.desired.plan
-    status = deployment_status(aws, record)
-    running = status.instances_running or status.instance_count
-    started = Counter({status.instance_type: running})
-    started[plan.instance_type] += plan.instance_count
-    more = " and ".join(f"{count} x {instance_type}" for instance_type, count in started.items())
-    added, now = plan.price_per_hour_usd, status.price_per_hour_usd
-    price = f"{format_price(added, account.sandbox)} more"
-    if status.comparison and status.comparison.state == "running":
-        price = f"{format_price(now, account.sandbox)}, as now"
-    elif added is not None and now is not None:
-        price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
     print_status(f"{record.name}, a second plan", bold=True)
     facts = (
@@ -230,8 +205,8 @@ def show_candidate(
         ("where", where),
         *proof_facts(plan),
         ("share", f"{share:.1%} of the requests"),
-        ("price", price),
-        ("change", f"two variants; while they start, SageMaker runs {more} more"),
+        ("price", f"another {format_price(plan.price_per_hour_usd, account.sandbox)}"),
+        ("change", "two variants; SageMaker starts new instances for both plans"),
         ("promote", f"only then this plan's {AT_PROMOTION} apply"),
     )
     print_facts(facts)

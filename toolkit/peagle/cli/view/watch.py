@@ -14,9 +14,7 @@ import click
 from peagle.bench.result import Interval
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
-    LABEL,
     Fact,
-    bar,
     document_facts,
     fact_lines,
     folded,
@@ -55,17 +53,12 @@ _FACTS = (
 """Keys of a deployment's document that ``list`` and ``status`` show."""
 
 
-_NEAR_SECONDS = 2 * 3600
-"""An end that is nearer belongs into the first line."""
-
-
 def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequence[str]) -> None:
     """The state of a deployment, and the command with which an unfinished one is ``continued``."""
     from peagle.deploy.status import GONE
 
-    left, proof = status.seconds_left, status.proof
-    near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
-    print_line(f"{status.name}: {status.state}{near}", bold=True)
+    proof = status.proof
+    print_line(f"{status.name}: {status.state}", bold=True)
     document = plain(status)
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
     price = format_price(status.price_per_hour_usd, sandbox)
@@ -84,23 +77,18 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
 
 def print_drift(drift: Drift, where: str) -> None:
     """What differs from the plan."""
-    from peagle.deploy.diff import Change
-
-    fields = drift.fields
-    if not fields:
+    if not drift.fields:
         print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif fields == (Change("endpoint.status", None, "InService"),):
-        print_line(f"{where} is not deployed: it has no endpoint", bold=True)
-    else:
-        print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
-        rows = (
-            (
-                change.setting,
-                *(shortened(plain_text(value), 60) for value in (change.after, change.before)),
-            )
-            for change in fields
+        return
+    print_line(f"{where}: {len(drift.fields)} fields differ from the plan", bold=True)
+    rows = (
+        (
+            change.setting,
+            *(shortened(plain_text(value), 60) for value in (change.after, change.before)),
         )
-        print_table(("FIELD", "PLANNED", "FOUND"), rows)
+        for change in drift.fields
+    )
+    print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
 def print_proof(name: str, proof: Proof) -> None:
@@ -228,10 +216,7 @@ def print_comparison_report(report: VariantComparison) -> None:
         print_status(f"note: {note}")
 
 
-_BARS = "▁▂▃▄▅▆▇█"
-_GAUGE = 20
 _UNKNOWN = "-"
-_BELOW = ", below the floor"
 
 
 def usage_screen(usage: Usage, width: int) -> list[str]:
@@ -242,27 +227,17 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
     state = ", ".join(filter(None, (usage.state, instances, place, over)))
     lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
     lines.append("")
-    for fact in _usage_facts(usage, width - LABEL - 2):
-        is_low = fact[0] == "acceptance" and _BELOW in fact[1]
-        shown = fact_lines([fact], width)
-        lines += (click.style(line, fg="red") if is_low else line for line in shown)
+    lines += fact_lines(_usage_facts(usage), width)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
 
 
-def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
+def _usage_facts(usage: Usage) -> Iterator[tuple[str, str]]:
     def number(value: float | None, shown: str, scale: float = 1.0) -> str:
         return _UNKNOWN if value is None else shown.format(value * scale)
 
-    requests, by_minute = number(usage.requests_per_minute, "{:.1f} per minute"), ""
-    if len(usage.requests_by_minute) > 1:  # the newest minute is the last bar
-        most = max(usage.requests_by_minute) or 1.0
-        by_minute = "".join(
-            _BARS[round(value / most * (len(_BARS) - 1))] for value in usage.requests_by_minute
-        )
-    has_room = by_minute and len(requests) + len(by_minute) + 2 <= width
-    yield "requests", f"{requests}  {by_minute}" if has_room else requests
+    yield "requests", number(usage.requests_per_minute, "{:.1f} per minute")
     running = f"{usage.running or 0:.0f} running, {usage.waiting or 0:.0f} waiting"
     yield "in progress", _UNKNOWN if usage.running is None else running
     if usage.where != "local":
@@ -271,16 +246,14 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     yield "TTFT", f"{median} ms median, {p90} ms p90" if usage.ttft_p50 is not None else _UNKNOWN
     yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
     yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
-    share = usage.kv_cache_share
-    gauge = "" if share is None else click.unstyle(bar([(share, None)], _GAUGE))
-    yield "KV cache", f"{gauge} {share:.1%}" if gauge else _UNKNOWN
+    yield "KV cache", number(usage.kv_cache_share, "{:.1%}")
     acceptance = "no speculation"
     if usage.k is not None:
         floor = f", floor {usage.acceptance_floor:g}" if usage.acceptance_floor is not None else ""
         length = number(usage.acceptance_length, "{:.2f} tokens per step")
         acceptance = f"{length} (K={usage.k}{floor})"
         if (usage.acceptance_length or math.inf) < (usage.acceptance_floor or 0):
-            acceptance += _BELOW
+            acceptance += ", below the floor"
     yield "acceptance", acceptance
     cost = "this machine" if usage.where == "local" else "unknown price"
     if usage.where != "local" and usage.usd_per_hour is not None:
