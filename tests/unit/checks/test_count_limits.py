@@ -56,7 +56,7 @@ def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "least", "shown"), [
-    ("k", 1, "K"),
+    ("k", 1, "--k"),
     ("max_model_len", 1, "--max-model-len"),
     ("concurrency", 1, "--concurrency"),
     ("tensor_parallel_size", 1, "--tensor-parallel-size"),

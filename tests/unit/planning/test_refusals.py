@@ -123,14 +123,10 @@ def test_a_mistake_is_one_line_with_its_code(code: str, options: Row) -> None:
     assert refused.value.fix
 
 
-@pytest.mark.parametrize(("options", "meant"), [
-    ({"k": 0}, "--no-speculation"),
-    ({"min_instances": 0, "max_instances": 2}, "--scale-to-zero"),
-])  # fmt: skip
-def test_a_zero_names_the_option_that_is_meant(options: Row, meant: str) -> None:
+def test_no_instance_names_the_option_that_is_meant() -> None:
     with pytest.raises(PeagleError) as refused:
-        plan(**options)
-    assert meant in refused.value.fix
+        plan(min_instances=0, max_instances=2)
+    assert "--scale-to-zero" in refused.value.fix
 
 
 @pytest.mark.parametrize("texts", [["team"], ["=x"], ["a=b", "a=c"]])
