@@ -54,7 +54,7 @@ def test_a_declined_deploy_leaves_the_sandbox_that_it_started_empty(fresh: Sandb
     done = in_process(*DEPLOY[:-1], stdin=b"n\n", terminal=True, environment=fresh.environment)
     assert done.code == 2
     assert "not deployed; nothing was changed" in done.err
-    assert fresh.json("list")["deployments"] == []
+    assert fresh.json("list", "--sandbox")["deployments"] == []
 
 
 STEPS = [

@@ -8,7 +8,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_243, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_164, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_894, 3_600),
     "vllm": (678, 500),
     "catalog": (1_986, 1_800),
@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_864, 3_100),
     "train": (2_548, 1_500),
     "sandbox": (5_018, 5_360),
-    "cli": (8_969, 6_200),
+    "cli": (8_387, 6_200),
 }
-MOST_LINES, MOST_FILES = 63_303, 243
+MOST_LINES, MOST_FILES = 62_642, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
