@@ -15,21 +15,21 @@ BUDGET = {
     "checkpoints": (1_957, 1_550),
     "checks": (2_154, 2_300),
     "fit": (1_717, 1_700),
-    "speed": (1_699, 1_500),
-    "planning": (5_187, 3_850),
+    "speed": (1_706, 1_500),
+    "planning": (5_192, 3_850),
     "render": (3_390, 3_000),
-    "engine": (2_993, 1_800),
+    "engine": (2_991, 1_800),
     "images": (773, 700),
     "aws": (3_535, 2_600),
     "weights": (2_034, 1_500),
     "warm": (394, 400),
     "deploy": (6_270, 4_600),
-    "bench": (3_864, 3_100),
+    "bench": (3_873, 3_100),
     "train": (2_548, 1_500),
     "sandbox": (5_018, 5_360),
-    "cli": (8_387, 6_200),
+    "cli": (8_393, 6_200),
 }
-MOST_LINES, MOST_FILES = 62_642, 243
+MOST_LINES, MOST_FILES = 62_667, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
