@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from peagle.bench.load import Aiperf, Sent, bench, find_sender, install_sender
+from peagle.bench.load import Aiperf, Sent, bench, find_sender, sender_installation
 from peagle.bench.targets import open_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
@@ -84,7 +84,7 @@ def main() -> bool:
     os.environ.setdefault(ENGINE_VARIABLE, str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:
         os.environ["PEAGLE_HOME"] = home
-        install_sender()
+        sender_installation().install(None, print)
         share = overhead()
     print(
         f"load {share.load:.1f} s, start and end of aiperf {share.generator:.1f} s, our part "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench.load import installed_sender
+from peagle.bench.load import sender_installation
 from peagle.engine.machine import Engine
 from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
@@ -24,13 +24,12 @@ def installed(
     it is not installed again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PEAGLE_HOME")
-        present = installed_sender()
+        present = sender_installation()
         home = tmp_path_factory.mktemp("bench")
         patch.setenv("PEAGLE_HOME", str(home))
-        if present:
-            folder = present.program.parents[1]
+        if present.is_complete():
             (home / "engines").mkdir()
-            (home / "engines" / folder.name).symlink_to(folder)
+            (home / "engines" / present.folder.name).symlink_to(present.folder)
         done = peagle("bench", "install", "--json")
         assert done.returncode == 0, done.stderr
         done = peagle("local", "up", "tiny", "--name", NAME)

@@ -77,7 +77,7 @@ def test_the_acceptance_of_each_domain_is_measured(good: dict[str, Any]) -> None
     assert [domain["domain"] for domain in acceptance["domains"]] == ["chat", "completion"]
     assert [domain["prompts"] for domain in acceptance["domains"]] == [5, 5]
     assert [domain["line"] for domain in acceptance["refused"]] == [11]
-    assert (acceptance["k"], acceptance["others_sent"], acceptance["incomplete"]) == (7, False, "")
+    assert acceptance["k"] == 7
     assert acceptance["total"]["acceptance"]["drafts"] > 100
     assert 1.5 < acceptance["total"]["acceptance"]["length"] < 4.5
     for domain in (acceptance["total"], *acceptance["domains"]):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from peagle.bench import load
-from peagle.bench.load import AIPERF, find_sender, installed_sender
+from peagle.bench.load import AIPERF, find_sender, sender_installation
 from peagle.engine.machine import MARKER
 from tests.support import Peagle
 from tests.wheels import write_wheel
@@ -25,7 +25,7 @@ def lock(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     }  # fmt: skip
     lock = tmp_path / "aiperf.txt"
     lock.write_text(write_wheel(tmp_path, "aiperf", AIPERF, files))
-    monkeypatch.setattr(load, "_lock", lambda: lock)
+    monkeypatch.setattr(load, "data_folder", lambda name: tmp_path)
     return lock
 
 
@@ -43,7 +43,9 @@ def test_it_is_installed_once_and_reinstalled_on_request(lock: Path, peagle: Pea
 
 
 def test_a_damaged_marker_is_no_installation(lock: Path) -> None:
-    installed = load.install_sender()
+    installation = sender_installation()
+    installation.install(None, print)
+    assert installation.is_complete()
     for marker in ("", "{", "[]", '{"lock": 1}', '{"lock": "another"}'):
-        (installed.program.parents[1] / MARKER).write_text(marker)
-        assert installed_sender() is None
+        (installation.folder / MARKER).write_text(marker)
+        assert not installation.is_complete()

@@ -91,8 +91,6 @@ def test_a_plan_without_speculation_is_proved_by_an_answer(engine: StubEngine, u
     plain = plan_of("no-speculation")
     assert proved(url, plan=plain).passed
     assert len(engine.bodies) == 1
-    with raises_code("no-speculation", NotProved):
-        proved(url, plan=plain, floor=2.0)
     engine.text = ""
     with raises_code("empty-answer", NotProved):
         proved(url, plan=plain)

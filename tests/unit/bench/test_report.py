@@ -68,7 +68,7 @@ def with_texts(text: str) -> BenchResult:
     """A result with this text in all places that come from outside."""
     rows = [
         replace(
-            row(setting, 8, 100.0 + setting.k, BenchWorkload(text, Workload(1, 1))), saturated=text
+            row(setting, 8, 100.0 + setting.k, BenchWorkload(text, Workload(1, 1))), incomplete=text
         )
         for setting in (ALONE, BenchSetting(text, 3))
     ]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.load import SenderMissing, find_sender
+from peagle.bench.load import SenderMissing, find_sender, sender_installation
 from peagle.bench.targets import OpenAiServer
+from peagle.engine.machine import MARKER
 from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server
@@ -41,7 +42,7 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("fails_with", "message"), [(500, "EngineCore died"), (0, "closed the connection")]
+    ("fails_with", "message"), [(500, "EngineCore died"), (0, "requests failed")]
 )
 def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     peagle: Peagle, fails_with: int, message: str
@@ -103,7 +104,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:
-    find_sender().program.unlink()
+    (sender_installation().folder / MARKER).unlink()
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url)
     assert done.returncode == 2

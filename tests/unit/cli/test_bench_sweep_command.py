@@ -18,12 +18,12 @@ from peagle.text import plain
 from tests.support import Peagle
 from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.installed import install_mini
+from tests.unit.bench.made import RESULT
 from tests.unit.bench.simulated import SimulatedServer, SimulatedTiming, simulated_server
 
 FAST = SimulatedTiming(ttft=0.005, itl=0.001)
 SWEEP = ("bench", "tiny", "--sweep", "k=none,3", "--concurrency", "1,2", "--prompt-tokens", "16",
          "--output-tokens", "8", "--requests", "2")  # fmt: skip
-FROZEN = Path(__file__).parents[2] / "catalog" / "evidence" / "speed-gpt-oss-20b-h200.json"
 
 
 class Engines:
@@ -170,10 +170,11 @@ def test_bad_input_is_one_error(
     assert engines.started == []
 
 
-def test_a_report_of_evidence_has_the_price_of_its_gpus(peagle: Peagle, tmp_path: Path) -> None:
-    html = tmp_path / "r.html"
+def test_a_report_has_the_price(peagle: Peagle, tmp_path: Path) -> None:
+    html, result = tmp_path / "r.html", tmp_path / "result.json"
+    result.write_text(json.dumps(plain(RESULT)))
     done = peagle(
-        "bench", "report", str(FROZEN), "-o", str(html), "--price-per-hour", "5", "--json"
+        "bench", "report", str(result), "-o", str(html), "--price-per-hour", "5", "--json"
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["report"] == str(html)

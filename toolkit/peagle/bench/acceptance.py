@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +24,6 @@ from peagle.bench.result import (
     MeasuredAcceptance,
     Progress,
     acceptance_in,
-    incomplete_reason,
     ratio_interval,
     silent,
     utc_now,
@@ -33,7 +32,7 @@ from peagle.bench.targets import BenchTarget, RefusedPrompt, ask_together
 from peagle.bench.workloads import PromptSet, wrong_line
 from peagle.catalog.find import find_pair, pair_name
 from peagle.catalog.schema import Catalog, TextAcceptance
-from peagle.errors import Fix, NotProved, PeagleError, Unsupported, UserError, nearest
+from peagle.errors import Fix, NotProved, Unsupported, UserError, nearest
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.protocol import Counters, parse_piece
@@ -83,8 +82,7 @@ class DomainAcceptance:
 @dataclass(frozen=True)
 class AcceptanceResult:
     """The acceptance of a drafter on a file of prompts: in ``total``, weighted as in the file, and
-    by domain; in ``undrafted`` ones nothing was drafted. ``others_sent``: requests of other clients
-    are counted, too. ``incomplete`` says why it ended early."""
+    by each domain in which something was drafted. Requests of other clients are counted too."""
 
     server: BenchedServer
     setting: BenchSetting
@@ -96,10 +94,7 @@ class AcceptanceResult:
     request: AcceptanceRequest
     total: DomainAcceptance
     domains: tuple[DomainAcceptance, ...]
-    undrafted: tuple[str, ...] = ()
     refused: tuple[RefusedPrompt, ...] = ()
-    others_sent: bool = False
-    incomplete: str = ""
     format: int = 1
 
 
@@ -125,13 +120,11 @@ def measure_acceptance(
     prompts: PromptSet,
     request: AcceptanceRequest,
     *,
-    keep: Callable[[AcceptanceResult], object] = lambda result: None,
     progress: Progress = silent,
 ) -> AcceptanceResult:
     """Send all prompts and evaluate what the engine counts meanwhile; refused prompts are listed.
-    An error or an interrupt ends it; then ``keep`` receives what was measured, if anything. Raises
-    Unsupported for a server without counters, NotProved where nothing is drafted, UserError where
-    every prompt is refused, and what the server raises."""
+    Raises Unsupported for a server without counters, NotProved where nothing is drafted, UserError
+    where every prompt is refused, and what the server raises."""
     started = utc_now()
     groups: list[_Group] = []
     sent, total = 0, len(prompts.prompts)
@@ -148,33 +141,27 @@ def measure_acceptance(
             )
         return counted
 
-    try:
-        before = read_counters()
-        for domain, members in prompts.domains.items():
-            together = min(request.concurrency, len(members) // FEW_GROUPS)
-            size = max(1, together, math.ceil(len(members) / request.groups))
-            for first in range(0, len(members), size):
-                progress(domain, sent, total)
-                asked = [
-                    (prompt, prompt.body(chat=target.server.chat, max_tokens=request.max_tokens,
-                                         temperature=request.temperature))
-                    for prompt in members[first : first + size]
-                ]  # fmt: skip
-                answers, refused = ask_together(target.server.ask, asked, request.concurrency)
-                after = read_counters()
-                tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
-                groups.append(_Group(domain, len(answers), tokens, after.since(before), refused))
-                before, sent = after, sent + len(asked)
-                tokens = sum(group.output_tokens for group in groups)
-                is_long = tokens > 2 * sum(group.prompts for group in groups)
-                if is_long and not any(group.counted.drafts for group in groups):
-                    raise no_speculation(target.facts.name)
-        progress(domain, sent, total)
-    except (PeagleError, KeyboardInterrupt) as error:
-        if any(group.counted.drafts for group in groups):
-            why = incomplete_reason(error)
-            keep(_evaluate(target, prompts, request, started, groups, why))
-        raise
+    before = read_counters()
+    for domain, members in prompts.domains.items():
+        together = min(request.concurrency, len(members) // FEW_GROUPS)
+        size = max(1, together, math.ceil(len(members) / request.groups))
+        for first in range(0, len(members), size):
+            progress(domain, sent, total)
+            asked = [
+                (prompt, prompt.body(chat=target.server.chat, max_tokens=request.max_tokens,
+                                     temperature=request.temperature))
+                for prompt in members[first : first + size]
+            ]  # fmt: skip
+            answers, refused = ask_together(target.server.ask, asked, request.concurrency)
+            after = read_counters()
+            tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
+            groups.append(_Group(domain, len(answers), tokens, after.since(before), refused))
+            before, sent = after, sent + len(asked)
+            tokens = sum(group.output_tokens for group in groups)
+            is_long = tokens > 2 * sum(group.prompts for group in groups)
+            if is_long and not any(group.counted.drafts for group in groups):
+                raise no_speculation(target.facts.name)
+    progress(domain, sent, total)
     if not any(group.prompts for group in groups):
         raise _refusal(prompts.file, [prompt for group in groups for prompt in group.refused])
     return _evaluate(target, prompts, request, started, groups)
@@ -186,7 +173,6 @@ def _evaluate(
     request: AcceptanceRequest,
     started: str,
     groups: Sequence[_Group],
-    ended: str = "",
 ) -> AcceptanceResult:
     """What the groups measured. Raises NotProved where nothing was drafted."""
 
@@ -209,17 +195,12 @@ def _evaluate(
             Interval(acceptance.length, 1 + low, 1 + high),
         )
 
-    by_domain = {
-        domain: measured(domain, list(members))
-        for domain, members in groupby(groups, key=lambda group: group.domain)
-    }
+    by_domain = groupby(groups, key=lambda group: group.domain)
+    domains = [measured(domain, list(members)) for domain, members in by_domain]
     total = measured("all domains", groups)
     if total is None:
         raise no_speculation(target.facts.name)
     k = len(total.acceptance.per_position)
-    # A step outputs its accepted tokens and one more; the last step of an answer may output less
-    # than it counts.
-    counted_tokens = total.acceptance.drafts * total.acceptance.length - total.prompts * k
     return AcceptanceResult(
         server=target.facts,
         setting=target.setting,
@@ -230,11 +211,8 @@ def _evaluate(
         source=target.counted_by,
         request=request,
         total=total,
-        domains=tuple(part for part in by_domain.values() if part is not None),
-        undrafted=tuple(domain for domain, part in by_domain.items() if part is None),
+        domains=tuple(part for part in domains if part is not None),
         refused=tuple(prompt for group in groups for prompt in group.refused),
-        others_sent=counted_tokens > 1.05 * total.output_tokens,  # than those of the own answers
-        incomplete=ended,
     )
 
 

@@ -1,4 +1,4 @@
-"""A result as evidence of the catalogue and back; files of both, and the price of their GPUs."""
+"""A result in its file, and as evidence of the catalogue."""
 
 from __future__ import annotations
 
@@ -11,28 +11,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from peagle.bench.result import (
-    BenchedServer,
-    BenchHost,
-    BenchLoad,
-    BenchResult,
-    BenchRow,
-    BenchSetting,
-    BenchWorkload,
-    Interval,
-    MeasuredAcceptance,
-    Repetition,
-    Times,
-)
+from peagle.bench.result import BenchResult, BenchRow, Repetition, Times
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
 from peagle.catalog.evidence import read_run
-from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
+from peagle.catalog.schema import NO_GPU, Speed
 from peagle.errors import UserError
-from peagle.planning.runtime import DEFAULT_REGION, find_price
-from peagle.speed.acceptance import AcceptanceBasis
 from peagle.store import SANDBOX, write_file
-from peagle.text import usd_per_million
-from peagle.workload import WORKLOADS, Workload
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -117,7 +101,7 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
     cached, workload = 0, row.load.workload
     if workload.size.cached_prompt_tokens or workload.digest:  # else a few tokens of the template
         cached = min(round(row.cached_prompt_tokens or 0), size[0] - 1)
-    best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
+    best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second)
     return Speed(
         drafter=row.setting.drafter,
         k=row.setting.k,
@@ -125,7 +109,7 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
         output_tokens_per_second=round(row.fastest.value, 3),
         low=round(row.fastest.low, 3),
         high=round(row.fastest.high, 3),
-        repetitions=max(1, len(row.repetitions)),
+        repetitions=len(row.repetitions),
         acceptance_length=round(row.acceptance.length, 4) if row.acceptance else None,
         prompt_tokens=size[0],
         output_tokens=size[1],
@@ -137,7 +121,7 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
     )
 
 
-def _latencies(measured: BenchRow | Repetition) -> dict[str, Any]:
+def _latencies(measured: Repetition) -> dict[str, Any]:
     times = {"ttft": measured.ttft, "itl": measured.itl, "tpot": measured.tpot}
     return {f"{name}_seconds": _seconds(value) for name, value in times.items()}
 
@@ -164,7 +148,6 @@ def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any
         "output_tokens": output_tokens,
         "drafts": accepted.drafts if accepted else 0,
         "accepted_by_position": [round(r, 4) for r in accepted.per_position] if accepted else [],
-        "saturated": row.saturated,
         "tries": [
             {
                 "output_tokens_per_second": round(repetition.tokens_per_second, 3),
@@ -216,16 +199,12 @@ _RESULT = TypeAdapter(BenchResult)
 
 
 def read_result(path: Path) -> BenchResult:
-    """The result in the file, of ``peagle bench`` or evidence. Raises UserError for a file that is
-    damaged, holds neither, or has impossible numbers."""
+    """The result of ``peagle bench`` in the file. Raises UserError for a file that is damaged,
+    holds none, or has impossible numbers."""
     shown = display_path(path)
     try:
         content = read_bytes(path)
         document = json_reader.read(content, shown, limit=LARGEST_EVIDENCE)
-        if isinstance(document, dict) and document.get("speeds"):
-            run = read_run(path, content)
-            assert run is not None
-            return _read_evidence(run, document)
         result = _RESULT.validate_json(json.dumps(document))
         for row in result.rows:
             if not row.incomplete:
@@ -236,92 +215,7 @@ def read_result(path: Path) -> BenchResult:
     except (InvalidJson, ValueError) as error:
         why = str(error).partition(" [type=")[0]
         raise UserError(
-            f"{shown} holds no result of a bench or a sweep, or evidence with speeds: {why}",
+            f"{shown} holds no result of a bench or a sweep: {why}",
             "measure again",
             "damaged-result",
         ) from error
-
-
-def _read_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
-    """The speeds, with what their file says of where they were measured."""
-    price, commands = document.get("usd_per_hour"), document.get("commands")
-    driver, cuda = (document.get(key) and str(document[key]) for key in ("driver", "cuda"))
-    usd = float(price) if isinstance(price, int | float) and 0 < price < 1e9 else None
-    return BenchResult(
-        server=BenchedServer(
-            name=run.file,
-            where="evidence",
-            base_url="",
-            model=run.target,
-            pair=run.target,
-            vllm=run.vllm,
-            gpu=None if run.gpu == NO_GPU else run.gpu,
-            tensor_parallel_size=run.tensor_parallel_size,
-            driver=driver,
-            cuda=cuda,
-        ),
-        started=run.date.isoformat(),
-        toolkit="",
-        sender=(str(document.get("script", "")), ""),
-        host=BenchHost("", "", 0, str(document.get("device", ""))),
-        command=tuple(map(str, commands)) if isinstance(commands, list) else (),
-        rows=tuple(_row(run, speed, usd) for speed in run.speeds),
-        usd_per_hour=usd,
-        price_source=str(document.get("price_source")) if usd else None,
-    )
-
-
-def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
-    cached = speed.cached_prompt_tokens
-    size = Workload(
-        speed.prompt_tokens or 0, speed.output_tokens or 0, cached, speed.shared_prompt_tokens
-    )
-    names = {preset: name for name, preset in WORKLOADS.items()}
-    other = f"{size.prompt_tokens}x{size.output_tokens}" + (f", {cached} cached" if cached else "")
-    workload = BenchWorkload(names.get(size, other), size, turns=speed.turns)
-    accepted = None
-    if speed.acceptance_length is not None and speed.k:
-        basis: AcceptanceBasis = "imposed" if run.synthetic else "measured"
-        accepted = MeasuredAcceptance(speed.acceptance_length, (), 0, basis)
-    value, repetitions = speed.output_tokens_per_second, speed.repetitions or 1
-
-    def times(seconds: Seconds | None) -> Times | None:
-        return Times(**dict(seconds), count=1) if seconds else None
-
-    return BenchRow(
-        setting=BenchSetting(speed.drafter, speed.k),
-        load=BenchLoad(workload, speed.concurrency, speed.concurrency, repetitions),
-        repetitions=(),
-        tokens_per_second=Interval(value, speed.low or value, speed.high or value),
-        ttft=times(speed.ttft_seconds),
-        itl=times(speed.itl_seconds),
-        tpot=times(speed.tpot_seconds),
-        prompt_tokens=size.prompt_tokens,
-        output_tokens=size.output_tokens,
-        acceptance=accepted,
-        usd_per_million_tokens=usd_per_million(usd_per_hour, value),
-        cached_prompt_tokens=cached or None,
-        max_cudagraph_capture_size=speed.max_cudagraph_capture_size,
-    )
-
-
-def priced_result(
-    result: BenchResult, catalog: Catalog, usd_per_hour: float | None = None
-) -> BenchResult:
-    """The result at this price, else at its own, else at that of its GPUs in the catalogue: their
-    share of the instance type on which they are cheapest, in the default region, else in any."""
-    if usd_per_hour is not None:
-        return result.at_price(usd_per_hour, "given")
-    server, gpus = result.server, result.server.tensor_parallel_size or 1
-    if result.usd_per_hour is not None or server.gpu is None:
-        return result
-    prices = []
-    for instance in catalog.instances.instances:
-        elsewhere = min(instance.prices, key=lambda price: price.usd_per_hour, default=None)
-        price = find_price(instance, DEFAULT_REGION).value or elsewhere
-        if instance.gpu == server.gpu and instance.gpu_count >= gpus and price is not None:
-            parts = instance.gpu_count / gpus
-            source = f"{instance.type} in {price.region}, {price.date.isoformat()}"
-            source = source if parts == 1 else f"1/{parts:g} of {source}"
-            prices.append((price.usd_per_hour / parts, source))
-    return result.at_price(*min(prices)) if prices else result

@@ -1,5 +1,5 @@
 """Send a load with NVIDIA's aiperf, one process per load, and evaluate its requests: speed,
-latencies, acceptance, cost, saturation.
+latencies, acceptance, cost.
 
 aiperf is installed from a lock file in an environment of its own, and shares no package with the
 toolkit or the engine. It gets complete request bodies, so it needs no tokenizer; since it loads one
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import tempfile
@@ -21,10 +22,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
-
-import psutil
 
 from peagle import __version__
 from peagle.bench.result import (
@@ -50,7 +49,7 @@ from peagle.engine.machine import Installation
 from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
 from peagle.store import home
-from peagle.text import format_requests, sanitize, usd_per_million
+from peagle.text import sanitize, usd_per_million
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 from peagle_serve.warm import UnknownDevice, cpu_device
@@ -66,38 +65,20 @@ class SenderMissing(UserError, code="bench-missing"):
     """The load generator is not installed on this machine."""
 
 
-def install_sender(
-    python: Path | None = None, again: bool = False, progress: Callable[[str], object] = print
-) -> Aiperf:
-    """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
-    default this program's. Raises UserError and EngineError."""
-    _installation().install(python, progress, again=again or installed_sender() is None)
-    return find_sender()
-
-
-def installed_sender() -> Aiperf | None:
-    """The installation from this toolkit's lock file; ``None`` without one, or with another's."""
-    program = _installation().folder / "bin" / "aiperf"
-    is_there = _installation().is_complete() and program.exists()
-    return Aiperf(program, AIPERF) if is_there else None
+def sender_installation() -> Installation:
+    """aiperf as this toolkit's lock file has it."""
+    lock = data_folder("requirements") / "aiperf.txt"
+    folder = home() / "engines" / f"aiperf-{AIPERF}"
+    return Installation("aiperf", folder, (lock,), "import aiperf.cli", NEEDED_BYTES)
 
 
 def find_sender() -> Aiperf:
-    """The installation. Raises SenderMissing with the command that installs it."""
-    installation = installed_sender()
-    if installation is None:
+    """The installed one. Raises SenderMissing with the command that installs it."""
+    installation = sender_installation()
+    if not installation.is_complete():
         message = f"the load generator aiperf {AIPERF} is not installed on this machine"
         raise SenderMissing(message, Fix("install it", ("peagle", "bench", "install")))
-    return installation
-
-
-def _installation() -> Installation:
-    folder = home() / "engines" / f"aiperf-{AIPERF}"
-    return Installation("aiperf", folder, (_lock(),), "import aiperf.cli", NEEDED_BYTES)
-
-
-def _lock() -> Path:
-    return data_folder("requirements") / "aiperf.txt"
+    return Aiperf(installation.folder / "bin" / "aiperf", AIPERF)
 
 
 Body = Mapping[str, Any]
@@ -134,16 +115,6 @@ _PHASE = "load"
 """The phases are called ``load0``, ``load1``, ...; the first is the warm-up."""
 
 _LONGEST = 300
-_CUT_OFF = "the server closed the connection before the end of an answer"
-_MESSAGES = {
-    "ClientConnectorError": "the server refuses the connection",
-    "ClientOSError": _CUT_OFF,
-    "ClientPayloadError": _CUT_OFF,
-    "ServerDisconnectedError": _CUT_OFF,
-    "RequestTimeoutError": "the answer took too long",
-    "TimeoutError": "the answer took too long",
-}
-"""aiperf's names of errors without a status -> what has happened."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +224,13 @@ def _run(
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         ) as started,
     ):
         try:
@@ -268,13 +245,8 @@ def _run(
                     offset, finished = offset + len(written), finished + written.count(b"\n")
                 progress(finished)
         except BaseException:
-            processes = list[psutil.Process]()
-            with suppress(psutil.Error):
-                processes = psutil.Process(started.pid).children(recursive=True)
-            started.terminate()
-            for process in psutil.wait_procs(processes, timeout=15.0)[1]:
-                with suppress(psutil.Error):
-                    process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
             raise
 
 
@@ -303,8 +275,6 @@ def _request(document: Mapping[str, Any]) -> SentRequest:
         text = str(error.get("message") or error.get("type") or "the request failed")
         if code := error.get("code"):
             text = f"HTTP {code}: {engine_message(text)}"
-        else:  # without aiperf's internals
-            text = _MESSAGES.get(str(error.get("type"))) or text
         return SentRequest(repetition, start, end, error=sanitize(text, _LONGEST), turn=turn)
     written = metrics.get("usage_completion_tokens", {}).get("value")
     if not written or "time_to_first_token" not in metrics:
@@ -355,7 +325,7 @@ def bench(
             ended = incomplete_reason(error)
         if ended:
             break
-    return replace(result, rows=with_saturation(rows), incomplete=ended)
+    return replace(result, rows=tuple(rows), incomplete=ended)
 
 
 def new_result(
@@ -482,7 +452,6 @@ def evaluate(
         output_tokens=fmean(request.output_tokens or 0 for request in good),
         acceptance=acceptance_in(counted, setting) if counted else None,
         usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
-        saturated=queue_reason(load, good),
         incomplete=incomplete,
         cached_prompt_tokens=_cached_tokens(load, sent, counted) if counted else None,
         first_turn_ttft=summarize_times(
@@ -524,7 +493,7 @@ def _repetition(requests: Sequence[SentRequest], load: BenchLoad) -> Repetition:
     )
 
 
-def _latencies(good: Sequence[SentRequest]) -> dict[str, Times | None]:
+def _latencies(good: Sequence[SentRequest]) -> dict[str, Any]:
     """TTFT, ITL per output, and the time per token after the first, of requests that succeeded. The
     first output counts as one token."""
     return {
@@ -546,41 +515,3 @@ def summarize_times(times: Iterable[float]) -> Times | None:
     several = values if len(values) > 1 else [*values, *values]
     cuts = statistics.quantiles(several, n=100, method="inclusive")
     return Times(fmean(values), cuts[49], cuts[89], cuts[98], len(values))
-
-
-def queue_reason(load: BenchLoad, good: Sequence[SentRequest]) -> str:
-    """Why requests of this load wait in a queue: most wait longer for their first token than for
-    all others. Empty if they do not, and for too few requests to say."""
-    timed = [
-        (request.ttft, request.end - request.start - request.ttft)
-        for request in good
-        if request.ttft is not None
-    ]
-    if load.concurrency == 1 or len(timed) < 8:
-        return ""
-    first, rest = median(ttft for ttft, _ in timed), median(rest for _, rest in timed)
-    if first > rest > 0:
-        return f"requests wait {first:.2g} s for the first token, and {rest:.2g} s for the others"
-    return ""
-
-
-def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
-    """The rows; one is saturated whose tokens per second are hardly more than those of a smaller
-    load of the same setting and workload."""
-    marked = []
-    for row in rows:
-        smaller = [
-            other
-            for other in rows
-            if (other.setting, other.load.workload) == (row.setting, row.load.workload)
-            and other.load.concurrency < row.load.concurrency
-            and not other.incomplete
-        ]
-        if smaller and not row.incomplete and not row.saturated:
-            best = max(smaller, key=lambda other: other.tokens_per_second.value)
-            # More requests must give 2 % more tokens.
-            if row.tokens_per_second.value < 1.02 * best.tokens_per_second.value:
-                load = format_requests(best.load.concurrency)
-                row = replace(row, saturated=f"no more tokens per second than with {load}")
-        marked.append(row)
-    return tuple(marked)

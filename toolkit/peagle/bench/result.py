@@ -215,11 +215,10 @@ class Repetition:
 @dataclass(frozen=True)
 class BenchRow:
     """One load of one setting; the times are over the requests of all repetitions, of conversations
-    over their turns after the first. ``saturated`` says why the number is not the engine's at this
-    load, ``incomplete`` why the load ended early. ``cached_prompt_tokens`` of a measured prompt
-    came from the prefix cache, by the engine's counters: other clients' requests count too;
-    ``None`` where they are unknown. ``max_cudagraph_capture_size`` is the largest batch with a CUDA
-    graph, in tokens."""
+    over their turns after the first. ``incomplete`` says why the load ended early.
+    ``cached_prompt_tokens`` of a measured prompt came from the prefix cache, by the engine's
+    counters: other clients' requests count too; ``None`` where they are unknown.
+    ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens."""
 
     setting: BenchSetting
     load: BenchLoad
@@ -232,7 +231,6 @@ class BenchRow:
     output_tokens: float
     acceptance: MeasuredAcceptance | None = None
     usd_per_million_tokens: float | None = None
-    saturated: str = ""
     incomplete: str = ""
     cached_prompt_tokens: float | None = None
     first_turn_ttft: Times | None = None
@@ -252,10 +250,9 @@ class BenchRow:
 
     @property
     def fastest(self) -> Interval:
-        """The fastest repetition, between the slowest and itself, as evidence has it; of a row
-        without repetitions what is known of all of them."""
+        """The fastest repetition, between the slowest and itself, as evidence has it."""
         speeds = [repetition.tokens_per_second for repetition in self.repetitions]
-        return Interval(max(speeds), min(speeds), max(speeds)) if speeds else self.tokens_per_second
+        return Interval(max(speeds), min(speeds), max(speeds))
 
     @property
     def errors(self) -> tuple[str, ...]:

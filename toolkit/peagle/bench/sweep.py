@@ -19,7 +19,7 @@ from peagle.aws.client import Aws
 from peagle.bench import load as sending
 from peagle.bench.acceptance import compute_rates, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
-from peagle.bench.load import Measure, make_measure, new_result, with_saturation
+from peagle.bench.load import Measure, make_measure, new_result
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import open_endpoint, open_engine, with_gpus
@@ -218,9 +218,7 @@ class Sweep:
             del waiting[setting]
         rows = {_key(row.setting, row.load): row for row in file.result.rows}
         keys = [_key(setting, load) for setting in self.settings for load in self.loads]
-        return replace(
-            file.result, rows=with_saturation([rows[key] for key in keys if key in rows])
-        )
+        return replace(file.result, rows=tuple(rows[key] for key in keys if key in rows))
 
 
 def _slow_seconds(load: BenchLoad) -> float:

@@ -44,7 +44,6 @@ from peagle.errors import (
     EngineFailed,
     Fix,
     PeagleError,
-    Refused,
     UserError,
     parsing,
     to_count,
@@ -365,21 +364,8 @@ def target_alone(
     options = Options(pair=engine.served_as, name=name, vllm=engine.vllm, speculation=False)
     environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
     plan = make_plan(options, catalog).model_copy(update={"environment": environment})
-    try:
-        with running_engine(plan, progress, LocalRunner(gpus=bool(engine.gpus))) as started:
-            yield open_engine(started, catalog)
-    except Refused as refused:
-        if refused.code != "gpu-busy":
-            raise
-        k = parse_setting(json_object(engine.environment.get(SPECULATION))).k
-        raise Refused(
-            f"the target alone cannot run beside {engine.name}: {refused.message}",
-            Fix(
-                f"stop {engine.name}; a sweep starts one after the other",
-                ("peagle", "bench", engine.pair, "--sweep", f"k=none,{k}", "--lossless"),
-            ),
-            code=refused.code,
-        ) from refused
+    with running_engine(plan, progress, LocalRunner(gpus=bool(engine.gpus))) as started:
+        yield open_engine(started, catalog)
 
 
 def parse_setting(config: dict[str, object]) -> BenchSetting:

@@ -81,12 +81,6 @@ def prove_url(
         request = proving.make_model_request(next(iter(engines.values())).model, url, catalog)
     request = replace(request, min_drafts=min_drafts)
     if not request.speculates:
-        if floor is not None:
-            raise NotProved(
-                "the plan does not speculate, so it has no acceptance length",
-                "leave out --floor to prove only that the engine answers",
-                code="no-speculation",
-            )
         for engine in engines.values():
             if not parse_piece(_ask(engine, request.body())).written:
                 raise NotProved(f"{engine.base_url} returned an empty answer", code="empty-answer")

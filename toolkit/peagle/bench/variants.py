@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,6 @@ from peagle.deploy.revisions import (
 )
 from peagle.deploy.state import Deployment, Served
 from peagle.deploy.status import log_seconds
-from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
 from peagle.protocol import log_group
@@ -64,8 +63,8 @@ Minutes = Mapping[float, Minute]
 
 @dataclass(frozen=True)
 class VariantResult:
-    """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
-    the percentiles. ``in_progress`` are the mean concurrent requests of an instance."""
+    """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds.
+    ``in_progress`` are the mean concurrent requests of an instance."""
 
     variant: str
     pair: str
@@ -81,8 +80,6 @@ class VariantResult:
     in_progress: float | None = None
     output_tokens: int | None = None
     ttft_seconds: Interval | None = None
-    ttft_p50_seconds: float | None = None
-    ttft_p90_seconds: float | None = None
     itl_seconds: Interval | None = None
     latency_seconds: Interval | None = None
     seconds_per_token: Interval | None = None
@@ -242,7 +239,7 @@ def comparison_report(
     since = begun if last_seconds is None else max(begun, now - last_seconds)
     start, end = math.ceil(since / period) * period, math.floor(now / period) * period
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
-    minutes, percentiles, notes = _read_minutes(aws, name, served, (start, end), period)
+    minutes, notes = _read_minutes(aws, name, served, (start, end), period)
     # CloudWatch is minutes behind the log: the last period with requests there is the end.
     requests = [
         at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
@@ -258,7 +255,6 @@ def comparison_report(
                 instance_type=revision.instance_type,
                 instances=live.running.get(variant, 0),
                 usd_per_hour=prices[variant],
-                **percentiles[variant],  # type: ignore[arg-type]
             ),
             {at: minute for at, minute in minutes[variant].items() if at < until},
         )
@@ -274,13 +270,18 @@ def comparison_report(
 
 def _read_minutes(
     aws: Aws, name: str, served: Mapping[str, Served], span: tuple[float, float], period: int
-) -> tuple[dict[str, dict[float, Minute]], dict[str, dict[str, float | None]], list[str]]:
-    """What each variant did, the percentiles of its time to the first token, and what may not be
-    read."""
+) -> tuple[dict[str, dict[float, Minute]], list[str]]:
+    """What each variant did, and what may not be read."""
     start, end = span
     minutes: dict[str, dict[float, Minute]] = {variant: {} for variant in served}
-    percentiles: dict[str, dict[str, float | None]] = {variant: {} for variant in served}
     notes: list[str] = []
+    queries, places = dict[str, MetricQuery](), dict[str, tuple[str, str]]()
+    for place, variant in enumerate(served):
+        dimensions = metric_dimensions(name, False, variant)
+        for number, (metric, statistic, _) in _METRICS.items():
+            query = f"q{place}_{number}"
+            places[query] = variant, number
+            queries[query] = MetricQuery(METRIC_NAMESPACE, metric, statistic, dimensions, period)
 
     def add(variant: str, at: float, number: str, value: float) -> None:
         minute = minutes[variant].setdefault(at, Minute())
@@ -288,22 +289,11 @@ def _read_minutes(
 
     try:
         if end > start:
-            kinds = {number: kind[:2] for number, kind in _METRICS.items()}
-            numbers = _read_series(aws, name, served, kinds, span, period)
-            for (variant, number), values in numbers.items():
+            for query, values in metric_data(aws, queries, *span).items():
+                variant, number = places[query]
                 for at, value in values.items():
                     if at >= start:
                         add(variant, at, number, value / _METRICS[number][2])
-            # Of one long period, at most a day; where it divides the time, of its parts.
-            long = min(86_400, math.ceil((end - start) / 60) * 60)
-            stats = {stat.lower(): (_FIRST, stat) for stat in ("p50", "p90", "SampleCount")}
-            whole = _read_series(aws, name, served, stats, span, long)
-            for variant, stat in ((v, stat) for v in served for stat in ("p50", "p90")):
-                counts = whole[variant, "samplecount"]
-                percentiles[variant][f"ttft_{stat}_seconds"] = weighted_mean(
-                    (value / _MICROSECONDS, counts.get(begun, 0.0))
-                    for begun, value in whole[variant, stat].items()
-                )
     except AccessDenied as denied:
         notes.append(f"requests and times are unknown: {denied.message}")
     log = aws.items(
@@ -324,23 +314,4 @@ def _read_minutes(
                         add(variant, at, "drafts", counted.drafts)
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
-    return minutes, percentiles, notes
-
-
-def _read_series(
-    aws: Aws,
-    name: str,
-    variants: Iterable[str],
-    kinds: Mapping[str, tuple[str, str]],
-    span: tuple[float, float],
-    period: int,
-) -> dict[tuple[str, str], dict[float, float]]:
-    """Variant and number -> start of a period -> value, by the metric and statistic of each
-    number."""
-    queries, places = dict[str, MetricQuery](), dict[str, tuple[str, str]]()
-    for place, variant in enumerate(variants):
-        dimensions = metric_dimensions(name, False, variant)
-        for number, kind in kinds.items():
-            places[f"q{place}_{number}"] = variant, number
-            queries[f"q{place}_{number}"] = MetricQuery(METRIC_NAMESPACE, *kind, dimensions, period)
-    return {places[query]: values for query, values in metric_data(aws, queries, *span).items()}
+    return minutes, notes

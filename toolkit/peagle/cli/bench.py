@@ -24,8 +24,8 @@ from peagle.bench.acceptance import (
     require_none_refused,
     unusable_reason,
 )
-from peagle.bench.evidence import evidence_document, priced_result, read_result, save_evidence
-from peagle.bench.load import Aiperf, find_sender, install_sender, installed_sender
+from peagle.bench.evidence import evidence_document, read_result, save_evidence
+from peagle.bench.load import Aiperf, find_sender, sender_installation
 from peagle.bench.load import bench as measure
 from peagle.bench.lossless import (
     LosslessResult,
@@ -264,11 +264,6 @@ def _measure_text(
     request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
     acceptance: AcceptanceResult | None = None
     lossless: LosslessResult | None = None
-
-    def keep(measured: AcceptanceResult) -> None:
-        nonlocal acceptance
-        acceptance = measured
-
     with StatusLine() as status:
 
         def show(what: str, done: int, count: int) -> None:
@@ -279,8 +274,7 @@ def _measure_text(
         try:
             if file:
                 acceptance = measure_acceptance(
-                    target, prompts, request, keep=keep,
-                    progress=lambda _, *done: show("acceptance", *done),
+                    target, prompts, request, progress=lambda _, *done: show("acceptance", *done),
                 )  # fmt: skip
             if alone:
                 lossless = check_lossless(
@@ -365,8 +359,7 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 @option("--domain", "With --impose-acceptance: of this domain only.")
 @option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
         "workload's file, else the catalogue's.", bool)  # fmt: skip
-@option("--price-per-hour", "Price of this machine.  [default: of its GPUs in the "
-        "catalogue]", "usd")  # fmt: skip
+@option("--price-per-hour", "Price of this machine.", "usd")
 @option("--max-cost", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
         "times the shown cost]", "usd")  # fmt: skip
 @option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]", "path")
@@ -535,7 +528,6 @@ def _report(
 ) -> None:
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
-    result = priced_result(result, command_catalog())
     lines = summaries(result, options["slo"])
     if not wants_json():
         print_sweep(result, lines)
@@ -584,15 +576,17 @@ def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
 @option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", "slo")
 @option(
     "--price-per-hour",
-    "Price of the GPUs.  [default: the result's, or the catalogue's]",
+    "Price of the server.  [default: the result's]",
     "usd",
 )
 def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
-    """Write the HTML report of FILE, a result of bench or evidence with speeds.
+    """Write the HTML report of FILE, a result of bench.
 
     One file with plots and tables, which loads nothing from elsewhere.
     """
-    result = priced_result(read_result(file), command_catalog(), price_per_hour)
+    result = read_result(file)
+    if price_per_hour is not None:
+        result = result.at_price(price_per_hour, "given")
     path = output or file.with_suffix(".html")
     content = report_html(result, slo).encode()
     write_output(path, content)
@@ -608,14 +602,15 @@ def install(python: Path | None, again: bool) -> None:
 
     Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
     """
-    present = not again and installed_sender() is not None
-    installed = install_sender(python, again, print_status)
-    print_result({"sender": "aiperf", **plain(installed), "was_installed": present})
+    installation = sender_installation()
+    present = not again and installation.is_complete()
+    installation.install(python, print_status, again=again)
+    print_result({"sender": "aiperf", **plain(find_sender()), "was_installed": present})
 
 
 @command("peagle bench status --json", of=bench)
 def status() -> None:
     """Show the installed load generator."""
-    sender = installed_sender() if wants_json() else find_sender()
-    unknown = dict.fromkeys(Aiperf.__dataclass_fields__)
-    print_result({"sender": "aiperf", **(plain(sender) or unknown)})
+    unknown: dict[str, Any] = dict.fromkeys(Aiperf.__dataclass_fields__)
+    is_there = sender_installation().is_complete() or not wants_json()
+    print_result({"sender": "aiperf", **(plain(find_sender()) if is_there else unknown)})

@@ -106,8 +106,6 @@ def _notes(row: BenchRow) -> Iterator[str]:
         yield f"accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
     if row.load.workload.size.cached_prompt_tokens:
         yield cache_text(row)
-    if row.saturated:
-        yield f"saturated: {row.saturated}"
     if row.incomplete:
         yield f"incomplete: {row.incomplete}"
 
@@ -135,7 +133,7 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             speed = row.tokens_per_second
             text = f"{speed.value:,.{0 if speed.value >= 100 else 1}f}"
             text += f" ±{speed.spread:.0%}" if speed.spread else ""
-            cells[row.load.concurrency, row.setting] = text + ("*" if row.saturated else "")
+            cells[row.load.concurrency, row.setting] = text
         headings = ("requests", *(setting.text for setting in settings))
         table = [
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
@@ -147,8 +145,6 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
     for summary in summaries:
         print_line(summary)
-    if any(row.saturated for row in result.rows):
-        print_line("* saturated: more requests only wait longer; the report has the reasons.")
 
 
 def progress_text(progress: SweepProgress) -> str:
@@ -201,14 +197,8 @@ def print_acceptance(result: AcceptanceResult) -> None:
     print_table(headings, table, right=headings[1:])
     if few := [part.domain for part in result.domains if not part.is_reliable]:
         print_status(f"Few drafts, so the length is not reliable: {', '.join(few)}.")
-    if result.undrafted:
-        print_status(f"Nothing was drafted, as answers are short: {', '.join(result.undrafted)}.")
-    if result.others_sent:
-        print_status("Other clients sent requests meanwhile, which are counted, too.")
     if result.server.stand_in:
         print_status(f"{result.server.stand_in} answers: on AWS the acceptance is another.")
-    if result.incomplete:
-        print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")
 
 
 def print_lossless(result: LosslessResult) -> None:
@@ -334,9 +324,6 @@ def report(result: BenchResult, slo: Slo | None = None) -> str:
         statistics=_STATISTICS,
         time_headings=[f"{name} {what}" for name in _TIMES for what in _STATISTICS],
         imposed=any(row.is_imposed for row in result.rows),
-        intervals="the slowest and the fastest repetition"
-        if result.server.where == "evidence"
-        else "the 95 % confidence interval of the repetitions",
         command=shlex.join(result.command),
     )
 

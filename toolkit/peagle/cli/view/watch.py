@@ -161,8 +161,7 @@ def comparison_text(comparison: ComparedPlan | None) -> str:
 _COMPARED = {
     "pair": "pair", "k": "K", "instances": "instances", "instance_type": "instance type",
     "requests": "requests", "share": "share of requests", "errors": "errors",
-    "in_progress": "in progress", "ttft_p50_seconds": "TTFT in ms, median",
-    "ttft_p90_seconds": "TTFT in ms, p90", "ttft_seconds": "TTFT in ms, mean",
+    "in_progress": "in progress", "ttft_seconds": "TTFT in ms, mean",
     "itl_seconds": "ITL in ms", "seconds_per_token": "ms per token",
     "latency_seconds": "ms per request", "acceptance_length": "acceptance length",
     "usd_per_million_tokens": "USD per 1M tokens",
