@@ -27,34 +27,23 @@ def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) 
     assert reported["Docker"]["fine"] is False
     assert "docker is not installed" in reported["Docker"]["found"]
     assert "--engine process" in reported["Docker"]["fix"]
-    assert "Docker Compose" not in reported
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("info", "expected"), [
-    ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, True, "buildx v0.20")),
-    ({"Runtimes": {"runc": {}, "nvidia": {}}}, (False, True, "without buildx")),
-    ({"ClientInfo": {"Plugins": None}, "Runtimes": {"runc": {}}}, (False, False, "without buildx")),
+    ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, "buildx v0.20")),
+    ({"Runtimes": {"runc": {}, "nvidia": {}}}, (True, "without buildx")),
+    ({"ClientInfo": {"Plugins": None}, "Runtimes": {"runc": {}}}, (False, "without buildx")),
 ])  # fmt: skip
-def test_builder_compose_and_gpus_are_reported(
-    peagle: Peagle, docker: FakeDocker, info: dict[str, Any], expected: tuple[bool, bool, str]
+def test_builder_and_gpus_are_reported(
+    peagle: Peagle, docker: FakeDocker, info: dict[str, Any], expected: tuple[bool, str]
 ) -> None:
     docker.answers("version", out="28.2.2")
     docker.answers("info", out={"ServerVersion": "28.2.2", **info})
     reported = checks(peagle, PATH=str(docker.folder))
-    compose, gpus, builder = expected
+    gpus, builder = expected
     assert reported["Docker"]["fine"]
     assert "28.2.2" in reported["Docker"]["found"]
     assert builder in reported["Docker"]["found"]
-    assert reported["Docker Compose"]["fine"] is compose
     assert reported["GPUs in containers"]["fine"] is gpus
     assert all(check["fine"] or check["fix"] for check in reported.values())
-
-
-@pytest.mark.thorough
-def test_the_separate_program_of_compose_counts(peagle: Peagle, docker: FakeDocker) -> None:
-    docker.answers("version", out="28.2.2")
-    docker.answers("info", out={"ServerVersion": "28.2.2", "ClientInfo": {"Plugins": None}})
-    program = docker.folder / "docker-compose"
-    program.touch(mode=0o755)
-    assert checks(peagle, PATH=str(docker.folder))["Docker Compose"]["found"] == str(program)

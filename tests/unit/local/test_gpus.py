@@ -236,7 +236,7 @@ def test_cuda_visible_devices_limits_what_is_planned(
     ("free", "taken", "count", "chosen"),
     [((), (), 1, [0]), ((), ("GPU-0",), 1, [1]), ((0.5,), (), 1, [1]), ((), (), 2, [0, 1]),
      ((), ("GPU-0", "GPU-1"), 1, "gpu-busy"), ((0.5, 0.5), (), 1, "gpu-busy"),
-     ((), (), 3, "too-few-gpus"), ((0.89,), ("GPU-1",), 1, "gpu-busy"),
+     ((), (), 3, "gpu-busy"), ((0.89,), ("GPU-1",), 1, "gpu-busy"),
      ((0.9,), ("GPU-1",), 1, [0])],
 )  # fmt: skip
 def test_an_engine_gets_gpus_that_are_free(

@@ -461,6 +461,15 @@ class Aws:
         return "sagemaker-api-key-" + base64.b64encode(presigned.encode()).decode()
 
 
+def find_credentials() -> str | None:
+    """How botocore finds credentials, such as ``env`` or ``sso``; ``None`` where there are none.
+    They are not tried."""
+    with suppress(boto.BotoCoreError):
+        credentials = boto3.Session().get_credentials()
+        return credentials.method if credentials else None
+    return None
+
+
 Connect = Callable[[str], Aws]
 """Connects to the account in a region; called only where a connection is needed."""
 

@@ -30,7 +30,15 @@ def doctor(ctx: click.Context, /) -> None:
     Exits with 3 if something that `peagle demo` needs is missing.
     """
     catalog = command_catalog(ctx)
-    checks = (*machine_checks(catalog.runtimes.default), *_gpu_checks(catalog))
+    from peagle.aws.client import find_credentials  # with boto3, which explain does not need
+
+    method = find_credentials()
+    credentials = MachineCheck(
+        "AWS credentials", f"found ({method})" if method else "there are none", bool(method),
+        "deploying to AWS", "use --sandbox, or configure credentials", ("aws", "configure"),
+    )  # fmt: skip
+    vllm = catalog.runtimes.default
+    checks = (*machine_checks(vllm), credentials, *_gpu_checks(catalog))
     if wants_json():
         documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):

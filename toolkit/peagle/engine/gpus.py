@@ -169,32 +169,23 @@ def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
 def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Mapping[str, str]) -> list[Gpu]:
     """``count`` GPUs that are not ``taken`` by another engine (UUID -> its name) and of whose
     memory the share ``utilization`` is free, as vLLM requires at its start. Raises Refused."""
-    free = [gpu for gpu in gpus.gpus if gpu.uuid not in taken]
-    suitable = [gpu for gpu in free if gpu.free_mib >= _needed_mib(gpu, utilization)]
+    suitable = [
+        gpu
+        for gpu in gpus.gpus
+        if gpu.uuid not in taken and gpu.free_mib >= _needed_mib(gpu, utilization)
+    ]
     if len(suitable) >= count:
         return suitable[:count]
-    there = f"{len(gpus.gpus)} GPU{'s' if len(gpus.gpus) > 1 else ''}"
-    if len(gpus.gpus) < count:
-        raise Refused(
-            f"the plan needs {count} GPUs; this machine has {there}",
-            "plan for this machine, with --here, or show more of its GPUs in CUDA_VISIBLE_DEVICES",
-            code="too-few-gpus",
-        )
-    if len(free) < count:
-        engines = {gpu.index: taken[gpu.uuid] for gpu in gpus.gpus if gpu.uuid in taken}
-        uses = ", ".join(f"{name} has GPU {index}" for index, name in engines.items())
-        raise Refused(
-            f"{count} of {there} must be free, and engines of this machine use them: {uses}",
-            Fix("stop it", ("peagle", "local", "down", next(iter(engines.values())))),
-            code="gpu-busy",
-        )
-    busy = next(gpu for gpu in free if gpu not in suitable)
-    users = ", ".join(map(str, busy.processes))
+    states = []
+    for gpu in gpus.gpus:
+        users = [taken[gpu.uuid]] if gpu.uuid in taken else [f"process {n}" for n in gpu.processes]
+        used = f", used by {', '.join(users)}" if users else ""
+        states.append(f"GPU {gpu.index} ({gpu.model}) has {gpu.free_mib / 1024:.1f} GiB free{used}")
+    needed = _needed_mib(gpus.gpus[0], utilization) / 1024
     raise Refused(
-        f"GPU {busy.index} ({busy.model}) has {busy.free_mib / 1024:.1f} GiB free, and vLLM needs "
-        f"{_needed_mib(busy, utilization) / 1024:.1f} GiB at its start"
-        + (f"; processes {users} use it" if users else ""),
-        "stop what uses it, or lower --set gpu-memory-utilization=0.9",
+        f"the plan needs {count} x {needed:.1f} GiB of free GPU memory; {'; '.join(states)}",
+        "stop what uses it (peagle local down), plan for this machine with --here, or lower --set "
+        "gpu-memory-utilization=0.9",
         code="gpu-busy",
     )
 

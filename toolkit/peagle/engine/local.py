@@ -282,7 +282,6 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
 
 _REQUEST_SECONDS = 600.0
 _CHUNK_BYTES = 65_536
-_LARGEST_ANSWER = 64 << 20
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -312,23 +311,15 @@ def counters(port: int) -> Counters:
 def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body of the answer. Raises EngineError without an answer."""
     with _reply(port, body, headers) as reply:
-        return reply.status, _read(reply)
+        return reply.status, reply.read()
 
 
 def _content(reply: http.client.HTTPResponse) -> bytes:
-    content = _read(reply)
+    content = reply.read()
     if reply.status != http.HTTPStatus.OK:
         answer = content[:300].decode("utf-8", errors="replace")
         code = "engine-rejected" if 400 <= reply.status < 500 else EngineFailed.code
         raise EngineError(f"the engine rejected a request ({reply.status}): {answer}", code=code)
-    return content
-
-
-def _read(reply: http.client.HTTPResponse) -> bytes:
-    content = reply.read(_LARGEST_ANSWER + 1)
-    if len(content) > _LARGEST_ANSWER:
-        message = f"the engine's response has more than {_LARGEST_ANSWER:,} bytes"
-        raise EngineError(message, "ask for fewer tokens", "invalid-response")
     return content
 
 

@@ -31,14 +31,8 @@ _INFORMS = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\) )*INFO\b")
 _PERCENT = re.compile(r"([A-Za-z][\w .,()/-]*?):\s+(\d{1,3})%")
 """A progress bar: ``Loading safetensors checkpoint shards:  50% Completed | 1/2``."""
 
-_SAYS_NOTHING = re.compile(
-    r"non-default args|[\u2580-\u259f]|\"(GET|POST) /|\w=|binding info|in world size"
-    r"|Triton not installed"
-)
-"""Arguments, vLLM's logo, requests, and settings that it lists."""
-
-_DETAILS = re.compile(r" with config:|[:,=]?\s*[\w.]*[\[{(][^\])}]{30,}|: *$")
-"""Where the data of a line begins, such as all settings of the engine."""
+_SAYS_NOTHING = re.compile(r"non-default args|[\u2580-\u259f]|\"(GET|POST) /")
+"""Arguments, vLLM's logo, and requests."""
 
 _ENDS = {"crash": "reason", "refused": "message"}
 """Events with which the entrypoint reports an end, and their field with the reason."""
@@ -98,8 +92,7 @@ def progress_line(line: str) -> str:
     if percents := _PERCENT.findall(text[-_SEARCHED:]):
         what, percent = percents[-1]
         return f"{what}: {percent}%"
-    plain = crash.bare_line(text[:_SEARCHED]) if _INFORMS.match(text) else ""
-    short = _DETAILS.split(plain)[0].strip()
+    short = crash.bare_line(text[:_SEARCHED]) if _INFORMS.match(text) else ""
     if _SAYS_NOTHING.search(short):
         return ""
     return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."

@@ -3,8 +3,8 @@ compile (torch calls ``g++`` and includes ``Python.h``), and what it lacks for t
 
 uv makes a virtual environment below ``$PEAGLE_HOME`` from lock files with hashes, with pip's
 indexes and folders. torch for CPUs comes from one source at a time, since several indexes may have
-the same version: from the folders of ``find-links`` without any index, else by its address on
-PyTorch's index.
+the same version: from the folders of ``find-links`` without any index, else from PyTorch's page
+of its wheels.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from configparser import ParsingError, RawConfigParser
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import quote
 
 from peagle.data import data_folder
 from peagle.errors import (
@@ -197,7 +195,7 @@ class MachineCheck:
 
 
 def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
-    """What this machine has for the demo, AWS and containers. Calls no AWS service."""
+    """What this machine has for the demo and containers."""
     machine, python = this_machine(), sys.version_info
     gib = machine.memory_bytes / 2**30
     shown = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
@@ -212,7 +210,6 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
     except EngineMissing as missing:
         command = tuple(missing.command)
         engine = MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
-    credentials, has_credentials = _credentials()
     return (
         MachineCheck("Python", ".".join(map(str, python[:3])), (3, 11) <= python[:2] <= (3, 13),
                      "demo", "use Python 3.11, 3.12 or 3.13"),
@@ -223,29 +220,8 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
         engine,
         MachineCheck("Sandbox", f"moto is {'' if has_moto else 'not '}installed", has_moto, "demo",
                      "install it", ("pip", "install", "peagle-toolkit[sandbox]")),
-        MachineCheck("AWS credentials", credentials, has_credentials, "deploying to AWS",
-                     "use --sandbox, or configure credentials", ("aws", "configure")),
         *_docker(),
     )  # fmt: skip
-
-
-def _credentials() -> tuple[str, bool]:
-    """Where credentials come from, and whether there are any; AWS is not asked."""
-    containers = "AWS_CONTAINER_CREDENTIALS_"
-    if any(name == "AWS_ACCESS_KEY_ID" or name.startswith(containers) for name in os.environ):
-        return "from the environment", True
-    files = (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
-    parser, profile = RawConfigParser(strict=False), os.environ.get("AWS_PROFILE") or "default"
-    for variable, default in files:
-        file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
-        with suppress(ParsingError):
-            parser.read(file, encoding="utf-8")
-    sections = [parser[name] for name in (profile, f"profile {profile}") if name in parser]
-    sources = ("aws_access_key_id", "credential_process", "login_session", "role_arn", "sso_")
-    if any(key.startswith(sources) for section in sections for key in section):
-        return f"from the profile {profile}", True
-    text = f"the profile {profile} has none" if sections else f"there is no profile {profile}"
-    return text, False
 
 
 def _docker() -> list[MachineCheck]:
@@ -254,13 +230,10 @@ def _docker() -> list[MachineCheck]:
         info = docker_info(Docker())
     except PeagleError as missing:
         return [MachineCheck("Docker", missing.message, False, use, missing.fix)]
-    buildx, compose = info.plugins.get("buildx"), info.plugins.get("compose")
-    compose = compose or shutil.which("docker-compose")  # Debian's separate program
+    buildx = info.plugins.get("buildx")
     builder = f"with buildx {buildx}" if buildx else "without buildx, so builds are slower"
     return [
         MachineCheck("Docker", f"{info.version}, {builder}", True, use),
-        MachineCheck("Docker Compose", compose or "not installed", compose is not None,
-                     "local up --emit-compose", "install Docker's compose plugin"),
         MachineCheck("GPUs in containers", "yes" if info.gpus else "no NVIDIA runtime", info.gpus,
                      "--engine docker --gpus", "install the NVIDIA container toolkit"),
     ]  # fmt: skip
@@ -277,104 +250,12 @@ NEEDED_BYTES = 3 * 2**30
 
 NEEDED_BYTES_GPU = 14 * 2**30
 
-_LOCKED_TORCH = re.compile(
-    r'^torch==(\S+) ; python_version == "(.+?)" and platform_machine == "(.+?)" '
-    r"--hash=(sha256:[0-9a-f]{64})$",
-    re.MULTILINE,
-)
 _ERROR = re.compile(r"(?:error|cause|ERROR): |\w*Error: ")
 
 
 def python_version(python: Path) -> str:
     """``3.11`` of that Python; "" when it does not run."""
     return run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
-
-
-class Environment:
-    """A new environment at the folder's real path, since a link to it may be removed; ``what`` is
-    installed there. Raises UserError unless ``python``, by default this one, can be used and
-    ``needed`` bytes are free, and EngineError."""
-
-    def __init__(
-        self, folder: Path, python: Path | None, progress: Progress, what: str, needed: int
-    ) -> None:
-        python = python or Path(sys.executable)
-        version = python_version(python)
-        if version not in PYTHONS:
-            problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
-            message = f"{python} is {problem or 'not a working Python'}"
-            raise UserError(message, "choose another Python with --python", "unusable-python")
-        fix = "free some space, or set PEAGLE_HOME to a folder on another disk"
-        require_free(folder.parent, needed, what, fix)
-        self.folder, self._progress = folder.resolve(), progress
-        self.python = self.folder / "bin" / "python"
-        self.log = self.folder.with_name(f"{self.folder.name}.log")
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.log.write_text("", encoding="utf-8")
-        from uv import find_uv_bin
-
-        pip = pip_settings()
-        self._uv, self._variables = find_uv_bin(), {**os.environ, **uv_variables(pip)}
-        no_index = pip.get("no-index", "0").lower() in ("1", "true", "yes", "on")
-        self._index = ("--no-index",) if no_index else ()
-        progress(f"creating a virtual environment in {self.folder}")
-        if self._run(self._uv, "venv", "--no-project", "--python", str(python), str(self.folder)):
-            raise install_error(self.log)
-
-    def install(self, requirements: Path) -> None:
-        """Install what the lock file lists."""
-        self._progress("downloading and installing the packages")
-        if self._pip(*self._index, "-r", str(requirements)):
-            raise install_error(self.log)
-
-    def install_torch(self, lock: Path) -> None:
-        """Install the wheel that ``lock`` lists for this Python and machine. Raises UserError when
-        it lists none, and EngineError when the wheel cannot be downloaded or its hash differs."""
-        version, machine = python_version(self.python), platform.machine()
-        wheels = _LOCKED_TORCH.findall(lock.read_text(encoding="utf-8"))
-        pythons = {python: (torch, hash_) for torch, python, on, hash_ in wheels if on == machine}
-        if version not in pythons:
-            message = f"no wheel of torch is locked for Python {version} on {machine}"
-            fix = f"use Python {', '.join(pythons)} on x86_64 or aarch64"
-            raise UserError(message, fix, "unusable-python")
-        torch, hash_ = pythons[version]
-        abi = f"cp{version.replace('.', '')}"
-        wheel = f"torch-{torch}-{abi}-{abi}-manylinux_2_28_{machine}.whl"
-        by_address = self.folder / "torch.txt"
-        address = f"torch @ {PYTORCH_CPU_INDEX}/{quote(wheel)} --hash={hash_}\n"
-        by_address.write_text(address, encoding="utf-8")
-        self._progress("downloading torch for CPUs (about 190 MB)")
-        for requirements in (lock, by_address):
-            if self._pip("--no-index", "-r", str(requirements)) == 0:
-                return
-        raise EngineError(
-            f"the wheel {wheel} with the locked hash is missing: no folder of PIP_FIND_LINKS has "
-            f"it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {self.log})",
-            "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the wheel",
-            "wheel-missing",
-        )
-
-    def check_import(self, statement: str) -> None:
-        """Raise EngineError unless the environment can run ``statement``."""
-        self._progress("checking that it can be imported")
-        if self._run(str(self.python), "-I", "-c", statement):
-            raise install_error(self.log)
-
-    def _pip(self, *options: str) -> int:
-        return self._run(
-            self._uv, "pip", "install", "--python", str(self.python), "--no-deps", "--only-binary",
-            ":all:", "--require-hashes", *options,
-        )  # fmt: skip
-
-    def _run(self, *command: str) -> int:
-        with self.log.open("ab") as stream, subprocess.Popen(
-            command, env=self._variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-        ) as program:  # fmt: skip
-            try:
-                return program.wait()
-            except BaseException:
-                program.terminate()
-                raise
 
 
 def pip_settings() -> dict[str, str]:
@@ -425,13 +306,15 @@ def install_error(log: Path) -> EngineError:
 @dataclass(frozen=True)
 class Installation:
     """``what`` the first of ``locks`` installs into ``folder``, whose disk has the ``needed`` bytes
-    free; complete once its import ``statement`` works."""
+    free, after the torch for CPUs of the lock ``torch``; complete once its import ``statement``
+    works."""
 
     what: str
     folder: Path
     locks: tuple[Path, ...]
     statement: str
     needed: int
+    torch: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -452,25 +335,67 @@ class Installation:
             return bool(lock == self.digest) and (folder / "bin" / "python").exists()
         return False
 
-    def install(
-        self,
-        python: Path | None,
-        progress: Progress,
-        torch: Path | None = None,
-        again: bool = False,
-    ) -> Path:
-        """Install it unless it is there, or ``again``, with the ``torch`` for CPUs of that lock
-        file; returns its Python. Raises UserError for an unsuitable machine, EngineError."""
+    def install(self, python: Path | None, progress: Progress, again: bool = False) -> Path:
+        """Install it with ``python``, by default this one, unless it is there, or ``again``;
+        returns its Python. Raises UserError for an unsuitable machine, EngineError."""
         # Waits for other installations, and keeps them out.
         with locked(self.folder.with_name(f"{self.folder.name}.lock")):
             if again or not self.is_complete():
-                environment = Environment(self.folder, python, progress, self.what, self.needed)
-                if torch:
-                    environment.install_torch(torch)
-                environment.install(self.locks[0])
-                environment.check_import(self.statement)
+                self._install(python or Path(sys.executable), progress)
                 write_json(self.folder / MARKER, {"lock": self.digest})
         return self.python
+
+    def _install(self, python: Path, progress: Progress) -> None:
+        version = python_version(python)
+        if version not in PYTHONS:
+            problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
+            message = f"{python} is {problem or 'not a working Python'}"
+            raise UserError(message, "choose another Python with --python", "unusable-python")
+        fix = "free some space, or set PEAGLE_HOME to a folder on another disk"
+        require_free(self.folder.parent, self.needed, self.what, fix)
+        folder = self.folder.resolve()  # a link to it may be removed
+        log, new_python = folder.with_name(f"{folder.name}.log"), str(folder / "bin" / "python")
+        shutil.rmtree(folder, ignore_errors=True)
+        log.write_text("", encoding="utf-8")
+        from uv import find_uv_bin
+
+        uv, pip = find_uv_bin(), pip_settings()
+        variables = {**os.environ, **uv_variables(pip)}
+        install = (uv, "pip", "install", "--python", new_python, "--no-deps", "--only-binary",
+                   ":all:", "--require-hashes")  # fmt: skip
+
+        def run(step: str, *command: str) -> bool:
+            progress(step)
+            with log.open("ab") as stream:
+                return not subprocess.run(
+                    command, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                    check=False,
+                ).returncode  # fmt: skip
+
+        def require(step: str, *command: str) -> None:
+            if not run(step, *command):
+                raise install_error(log)
+
+        venv = (uv, "venv", "--no-project", "--python", str(python), str(folder))
+        require(f"creating a virtual environment in {folder}", *venv)
+        pages = ((), ("--find-links", f"{PYTORCH_CPU_INDEX}/torch/"))
+        if self.torch and not any(
+            run("downloading torch for CPUs (about 190 MB)",
+                *install, "--no-index", *page, "-r", str(self.torch))
+            for page in pages
+        ):  # fmt: skip
+            raise EngineError(
+                "torch's wheel with the locked hash is missing: no folder of PIP_FIND_LINKS has "
+                f"it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {log})",
+                "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the "
+                "wheel",
+                "wheel-missing",
+            )
+        is_offline = pip.get("no-index", "0").lower() in ("1", "true", "yes", "on")
+        indexes = ("--no-index",) if is_offline else ()
+        require("downloading and installing the packages",
+                *install, *indexes, "-r", str(self.locks[0]))  # fmt: skip
+        require("checking that it can be imported", new_python, "-I", "-c", self.statement)
 
 
 def _locks() -> Path:
@@ -482,7 +407,8 @@ def _engine(vllm: str, gpu: bool = False) -> Installation:
     locks = tuple(_locks() / vllm / name for name in names)
     statement = "import vllm.entrypoints.openai.api_server"
     needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
-    return Installation("the engine", engine_folder(vllm, gpu), locks, statement, needed)
+    torch = None if gpu else locks[-1]
+    return Installation("the engine", engine_folder(vllm, gpu), locks, statement, needed, torch)
 
 
 def lockable_versions(gpu: bool = False) -> tuple[str, ...]:
@@ -521,8 +447,7 @@ def install_engine(
         raise UserError(message, fix, "unknown-version")
     if not gpu:
         check_machine()
-    torch = None if gpu else _locks() / vllm / "torch.txt"
-    return Engine(_engine(vllm, gpu).install(python, progress, torch), vllm)
+    return Engine(_engine(vllm, gpu).install(python, progress), vllm)
 
 
 def is_installed(vllm: str, gpu: bool = False) -> bool:
@@ -570,7 +495,8 @@ def install_trainer(
 ) -> Path:
     """Install speculators, with the torch of the engine ``vllm``, unless it is there; returns its
     Python. Raises UserError for an unsuitable machine, EngineError."""
-    return _trainer(gpu).install(python, progress, None if gpu else _locks() / vllm / "torch.txt")
+    torch = None if gpu else _locks() / vllm / "torch.txt"
+    return replace(_trainer(gpu), torch=torch).install(python, progress)
 
 
 def engine_packages(vllm: str) -> Packages:
