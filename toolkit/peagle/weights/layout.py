@@ -6,7 +6,6 @@ A location is a folder (``./x``, ``/x``, ``~/x``, or ``a/b`` where there is one)
     s3://bucket/prefix/target/...            the target's files
     s3://bucket/prefix/drafter/...           the drafter's files
     s3://bucket/prefix/peagle-weights.json   the manifest: what belongs there, and its state
-    s3://bucket/prefix/peagle-weights.lock   who copies or removes at the moment
     s3://bucket/prefix/warm/...              warm starts (``peagle warm``)
 
 One prefix, so one mount: /opt/ml/model/target and /opt/ml/model/drafter.
@@ -42,7 +41,6 @@ PARTS = ("target", "drafter")
 """The folders below the prefix."""
 
 MANIFEST = "peagle-weights.json"
-LOCK = "peagle-weights.lock"
 
 _WARM_START = re.compile(rf"({HEX_32.pattern})\.(?:tar\.gz|json)")
 
@@ -61,10 +59,6 @@ class WeightsPrefix(S3Uri):
     @property
     def manifest_key(self) -> str:
         return self.key + MANIFEST
-
-    @property
-    def lock_key(self) -> str:
-        return self.key + LOCK
 
     @property
     def in_pair(self) -> tuple[str, WeightsPrefix]:
@@ -108,7 +102,7 @@ def unknown_objects(
     warm = (
         key for key in present if any(at.warm_start_id(key) for at in prefix.mountable_prefixes)
     )
-    ours = {prefix.manifest_key, prefix.lock_key, *expected, *warm}
+    ours = {prefix.manifest_key, *expected, *warm}
     folders = sorted(key for key in present if key.endswith("/"))
     if folders:
         yield error(
@@ -159,9 +153,6 @@ def choose_source(location: str, aws_of: AwsOf | None = None) -> Source:
 
 
 def _not_a_location(location: str) -> UserError:
-    if location and "/" not in location and Path(location).is_file():
-        message = f"{location} is a file, not the folder of a model"
-        return UserError(message, "use the folder that holds config.json", "invalid-location")
     fix = location_fix(location) or "use ./folder, s3://bucket/prefix or org/name"
     return UserError(f"{location!r} is not a weights location", fix, "invalid-location")
 

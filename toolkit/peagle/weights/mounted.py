@@ -16,7 +16,6 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
@@ -41,7 +40,6 @@ from peagle.weights.bucket import (
     Bucket,
     FolderEntry,
     Manifest,
-    read_lock,
     read_manifest,
     sync_command,
 )
@@ -54,12 +52,9 @@ PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-
 CHANGED = "weights-changed"
 WEIGHTS_CODES = frozenset(
     {PARTIAL, MISSING, NOT_CHECKED, CHANGED, "weights-of-another-pair", "vocabulary-not-there",
-     "weights-elsewhere", "folder-keys", "foreign-objects", "weights-not-pinned", "warm-not-there"}
+     "weights-elsewhere", "folder-keys", "foreign-objects", "weights-not-pinned"}
 )  # fmt: skip
 """All findings of this module: ``deploy`` looks again and replaces the plan's."""
-
-MAX_OBJECTS = 5_000
-"""Listing more would take minutes."""
 
 _HUB_SECONDS = 5.0
 """The commits are optional, so the Hub must answer soon."""
@@ -100,18 +95,10 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
             for finding in _check_prefix(Bucket(quick, prefix.bucket), plan, prefix, mounted):
                 findings.append(finding)
         except PeagleError as failed:
-            findings.append(_not_checked(prefix, failed))
+            fix = Fix("check it yourself", ("peagle", "weights", "list", prefix.uri))
+            message = f"the weights were not checked: {failed.message}"
+            findings.append(warning(NOT_CHECKED, prefix.uri, message, fix))
     return tuple(findings)
-
-
-def _not_checked(prefix: WeightsPrefix, failed: PeagleError) -> Finding:
-    sentence = "check it yourself"
-    if isinstance(failed, AccessDenied):
-        sentence = "grant s3:ListBucket and s3:GetObject to these credentials, or check it yourself"
-    return warning(
-        NOT_CHECKED, prefix.uri, f"the weights were not checked: {failed.message}",
-        Fix(sentence, ("peagle", "weights", "list", prefix.uri)),
-    )  # fmt: skip
 
 
 def _check_prefix(
@@ -130,14 +117,7 @@ def _check_prefix(
             f"plan for --region {region}, or copy the weights to a bucket in {plan.region}",
         )  # fmt: skip
         return
-    entries = bucket.aws.items(
-        "s3", "list_objects_v2", "Contents", Bucket=prefix.bucket, Prefix=prefix.key
-    )
-    present = {entry["Key"]: entry["Size"] for entry in islice(entries, MAX_OBJECTS)}
-    if len(present) == MAX_OBJECTS:
-        message = f"the prefix has more than {MAX_OBJECTS:,} objects, and was not checked"
-        yield warning(NOT_CHECKED, prefix.uri, message, "use the folder of one model")
-        return
+    present = bucket.sizes(prefix.key)
     parts = []
     for part, place, _ in _parts_in_s3(plan):
         folder, above = place.in_pair
@@ -184,40 +164,22 @@ def _check_part(
         with suppress(AccessDenied, UserError):
             manifest = read_manifest(bucket, pair)
     if folder := manifest.get(part):
-        if wrong := _mismatch(plan, part, folder):
+        if folder.pair and folder.pair.partition("+")[0] != plan.target.id:
+            message = f"according to {MANIFEST}, the {part} there is from {folder.pair}"
             fix = f"use another {option}, or plan for that pair"
-            yield error("weights-of-another-pair", place.uri, wrong, fix)
+            yield error("weights-of-another-pair", place.uri, message, fix)
         elif reason := _incomplete(folder, below):
             command = sync_command(pair, manifest, [part]) or sync.command
-            if lock := read_lock(bucket, pair):
-                reason += f"; {lock.holder}"
             message = f"the copy of the {part} is incomplete: {reason}"
             yield error(PARTIAL, place.uri, message, Fix("complete it", command))
     elif not below:
         yield error(MISSING, place.uri, f"the {part}'s weights are missing at this prefix", sync)
-    elif f"{part}/config.json" in below and "config.json" not in below:
-        message = f"the {part} is in a subfolder of this prefix"
-        yield error(MISSING, place.uri, message, f"use {option} {place.part_uri(part)}")
     else:  # without a manifest: the configuration, and every shard that the index names
         uri = place.uri.rstrip("/")
         try:
             files_read(uri, below, lambda name: bucket.read(place.key + name))
         except CheckpointError as wrong_files:
             yield error(PARTIAL, option, wrong_files.message, wrong_files.remedy)
-
-
-def _mismatch(plan: Plan, part: str, folder: FolderEntry) -> str:
-    """Why the folder holds other weights than the plan's; "" when it does not, or is unknown."""
-    target = folder.pair.partition("+")[0]
-    if target and target != plan.target.id:
-        return f"according to {MANIFEST}, the {part} there is from {folder.pair}"
-    planned = plan.speculation.parallel_drafting if plan.speculation else None
-    if part != "drafter" or None in (planned, folder.parallel_drafting):
-        return ""
-    if folder.parallel_drafting == planned:
-        return ""
-    kind = "drafts one token at a time" if planned else "is a P-EAGLE head"
-    return f"according to {MANIFEST}, the head of {folder.pair} there {kind}; the plan's differs"
 
 
 def _incomplete(folder: FolderEntry, below: Mapping[str, int]) -> str:
@@ -259,12 +221,6 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> tuple[Plan, t
             "weights-not-pinned", place.uri,
             f"without {MANIFEST}, later changes of these weights are not detected",
             Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
-        ))  # fmt: skip
-    if gone := [archive for archive in pins.warm if archive not in archives]:
-        findings.append(warning(
-            "warm-not-there", place.part_uri(WARM_FOLDER),
-            f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
-            "omit warm_sha256: deploy then pins what is there",
         ))  # fmt: skip
     warm = pins.warm
     if not (pins.warm or pins.any_warm):

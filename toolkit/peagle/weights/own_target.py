@@ -14,7 +14,6 @@ from peagle.case import build_case
 from peagle.catalog.documents import Location, dotted
 from peagle.catalog.find import UNKNOWN_DRAFTER, find_pair, target_named
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
-from peagle.checkpoints.architecture import read_dtype, read_quantization
 from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
@@ -253,14 +252,6 @@ def _explain_unknown(model: Checkpoint, target: Target, guessed: bool) -> dict[L
         unknown["weight_bytes",] = _ESTIMATED
     if count_parameters(model) is None:
         unknown["parameters",] = "no weight header was read; as if each had 16 bits"
-    if read_dtype(model.config) is None:
-        unknown["dtype",] = "config.json does not state it"
-    kind = read_quantization(model.config)
-    if kind is not None and target.quantization is None:
-        vllm_makes = f"what vLLM makes of weights quantized with {kind}"
-        unknown["weight_bytes",] = f"{vllm_makes}; this is their size as stored"
-    if not model.tokenizer:
-        unknown["proof", "chat"] = "whether it has a chat template; no tokenizer was read"
     return unknown
 
 

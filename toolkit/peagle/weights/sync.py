@@ -45,8 +45,8 @@ from peagle.checkpoints.files import (
 from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
 from peagle.checkpoints.models import hub_snapshot
 from peagle.data import weights_folder
-from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
-from peagle.findings import Finding, error, warning
+from peagle.errors import CheckpointError, CloudError, UserError
+from peagle.findings import Finding, warning
 from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Weights
@@ -60,10 +60,7 @@ from peagle.weights.bucket import (
     FolderEntry,
     Manifest,
     ObjectInfo,
-    hold_lock,
     read_manifest,
-    refuse_folder_of_pair,
-    require_lock,
     write_manifest,
 )
 from peagle.weights.layout import (
@@ -97,11 +94,10 @@ _TICK_SECONDS = 0.5
 @dataclass(frozen=True)
 class PairWeights:
     """The weights of a pair by part, and what the manifest says of it: the catalogue's ``name``,
-    how its drafter drafts (``None``: unknown), and the parts whose location the user named."""
+    and the parts whose location the user named."""
 
     weights: Mapping[str, Weights]
     name: str
-    parallel_drafting: bool | None = None
     named: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
 
@@ -122,11 +118,9 @@ def find_pair_weights(
         raise UserError(
             f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
         )
-    drafter = selected.value.drafter
     return PairWeights(
         {part: each for part, each in weights.items() if each and part in parts},
         selected.value.name,
-        drafter.parallel_drafting if drafter else None,
         frozenset(named),
         selected.findings,
     )
@@ -309,21 +303,16 @@ class SyncResult:
 def plan_sync(aws: Aws, prefix: WeightsPrefix, pair: PairWeights) -> SyncPlan:
     """Look at the sources and at the prefix; writes nothing."""
     sources = {part: open_source(each, lambda: aws) for part, each in pair.weights.items()}
-    for part, source in sources.items():
-        if source.copied_from and source.copied_from.uri == prefix.part_uri(part):
-            raise UserError(
-                f"the {part} would be copied to itself", "use another prefix", "copied-to-itself"
-            )
     plan = SyncPlan(prefix, aws.region, pair, sources)
     if not bucket_exists(aws, prefix.bucket):
         return replace(plan, creates_bucket=True)
     bucket = Bucket(aws, prefix.bucket)
     plan = replace(plan, present=bucket.sizes(prefix.key))
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in plan.present else {}
-    return replace(plan, findings=tuple(_findings(bucket, plan, manifest)))
+    return replace(plan, findings=tuple(_findings(plan, manifest)))
 
 
-def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Finding]:
+def _findings(plan: SyncPlan, manifest: Manifest) -> Iterator[Finding]:
     prefix, present = plan.prefix, plan.present
     other_start = "endpoints that use this prefix would start with different weights"
     for part, source in plan.sources.items():
@@ -334,11 +323,6 @@ def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Fi
                 f"the {part} of {folder.pair or 'another pair'} from {folder.source} is replaced",
                 f"use another prefix to keep both; {other_start}",
             )  # fmt: skip
-    try:
-        refuse_folder_of_pair(bucket, prefix)
-    except PeagleError as inside:
-        yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
-        return
     untouched = [part for part in PARTS if part not in plan.sources]
     yield from unknown_objects(prefix, present, plan.files, untouched)
     for part, source in plan.sources.items():
@@ -365,27 +349,23 @@ def sync_weights(
     aws: Aws,
     plan: SyncPlan,
     report: Callable[[SyncProgress], object],
-    take_over: bool = False,
     company: Company = NO_COMPANY,
 ) -> SyncResult:
     """Apply a SyncPlan; ``report`` gets the progress. The key and the tags of ``company`` are those
-    of what is written. After an error or an interrupt the next call copies what is missing. Raises
-    Refused when someone else works at the prefix, unless ``take_over``."""
+    of what is written. After an error or an interrupt the next call copies what is missing."""
     prefix = plan.prefix
     if plan.creates_bucket:
         create_bucket(aws, prefix.bucket, company.tag_list)
     bucket = Bucket(aws, prefix.bucket, company.kms_key)
-    with hold_lock(bucket, prefix, f"copies {plan.pair.name}", take_over) as lock:
-        before = read_manifest(bucket, prefix)
-        abort_uploads(aws, prefix.bucket, plan.files, prefix.key)
-        write_manifest(bucket, prefix, before | _folders(plan, {}))
-        progress = SyncProgress(plan.size)
+    before = read_manifest(bucket, prefix)
+    abort_uploads(aws, prefix.bucket, plan.files, prefix.key)
+    write_manifest(bucket, prefix, before | _folders(plan, {}))
+    progress = SyncProgress(plan.size)
 
-        copied = _copy(bucket, plan, progress, lambda: report(progress))
-        manifest = before | _folders(plan, copied)
-        require_lock(bucket, prefix, lock)
-        write_manifest(bucket, prefix, manifest)
-        return SyncResult(progress.moved, manifest)
+    copied = _copy(bucket, plan, progress, lambda: report(progress))
+    manifest = before | _folders(plan, copied)
+    write_manifest(bucket, prefix, manifest)
+    return SyncResult(progress.moved, manifest)
 
 
 def _folders(plan: SyncPlan, copied: Mapping[str, FileEntry]) -> Manifest:
@@ -400,7 +380,6 @@ def _folders(plan: SyncPlan, copied: Mapping[str, FileEntry]) -> Manifest:
                 for name, file in source.files.items()
             },
             pair=plan.pair.name,
-            parallel_drafting=plan.pair.parallel_drafting if part == "drafter" else None,
             given=part in plan.pair.named,
             commit=hub_snapshot(source.location),
         )
