@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, InvalidEnvironment
+from peagle_serve.contract import PREFIX, SPECULATION, InvalidEnvironment
 from peagle_serve.json_reader import read
 
 _DECODER = json.JSONDecoder(parse_int=float)  # of any length, which int refuses and vLLM does not
@@ -158,39 +158,24 @@ KNOWN = tuple(
     )
 )  # fmt: skip
 """The most important variables; the others depend on the version of vLLM."""
-_OWN_PREFIX = "PEAGLE_"
 NEGATION = f"{PREFIX}NO_"
 """Switches of vLLM have a negation: ``--no-enforce-eager``."""
-_ALIKE, _SOMEWHAT_ALIKE, _OWN_ALIKE = 0.9, 0.6, 0.55
-"""Similarity from 0 to 1. No flag of vLLM 0.28.0 is 0.9 similar to another one of ``KNOWN``."""
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise InvalidEnvironment for the first name that is similar to one of ours, or that lacks the
-    prefix of vLLM's arguments."""
+    """Raise InvalidEnvironment for the first name that lacks the prefix of vLLM's arguments."""
     for name in sorted(names):
         upper, meant = name.upper().replace("-", "_"), ""
-        if name in OWN_VARIABLES or name.startswith(PREFIX):
+        if name.startswith(PREFIX):
             continue  # ``check_arguments`` knows all of vLLM's
         if upper.endswith("SPECULATIVE_CONFIG"):
             meant = SPECULATION
-        elif upper.startswith(_OWN_PREFIX):
-            # Compared without the common prefix, which would make any two similar.
-            rest = {variable.removeprefix(_OWN_PREFIX): variable for variable in OWN_VARIABLES}
-            meant = rest.get(_closest(upper.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE), "")
-        elif upper.startswith("SM"):
-            meant = _closest(upper, KNOWN, _ALIKE)
-        elif f"SM_{upper}" in KNOWN and f"SM_{upper}" not in names:
-            meant = f"SM_{upper}"
+        for argument in (upper, f"SM_{upper}"):
+            if argument in KNOWN and argument not in names:
+                meant = argument
         if meant:
             message = f"{name} is not a variable of this container"
             raise InvalidEnvironment(message, f"did you mean {meant}?")
-
-
-def _closest(name: str, candidates: Iterable[str], alike: float) -> str:
-    from difflib import get_close_matches  # only needed for mistakes
-
-    return next(iter(get_close_matches(name, sorted(candidates), n=1, cutoff=alike)), "")
 
 
 _ENGINE_ARGUMENTS = "engine/arg_utils.py"
@@ -218,8 +203,12 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
         return
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
         if not is_argument(name):
-            near = _closest(name[len(PREFIX) :].upper(), names, _SOMEWHAT_ALIKE)
-            fix = f"did you mean {PREFIX}{near}?" if near else "remove it, or use another version"
+            from difflib import get_close_matches  # only needed for mistakes
+
+            near = get_close_matches(name[len(PREFIX) :].upper(), sorted(names), n=1)
+            fix = (
+                f"did you mean {PREFIX}{near[0]}?" if near else "remove it, or use another version"
+            )
             raise InvalidEnvironment(f"{name} is not an argument of this vLLM version", fix)
         flag = make_flag(name).replace("--no-", "--", 1)
         field = re.escape(flag[2:].replace("-", "_"))

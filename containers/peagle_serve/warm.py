@@ -494,11 +494,6 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
             f"set {CACHE_VARIABLE} to a writable folder of this user",
         ) from None
-    if environment.get("VLLM_API_KEY") or environment.get(f"{PREFIX}API_KEY"):
-        log.warning(
-            "the API key is part of the keys of vLLM's caches: this artifact only helps engines "
-            "with the same key"
-        )
     message = f"collecting compile caches for warm starts (key {place.name})"
     log.info(message, event="collect", key=place.name)
     return {

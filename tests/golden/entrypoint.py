@@ -94,7 +94,6 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     "unknown name": {"SM_VLLM_FROBNICATE": "1"},
     "misspelled": {"SM_VLLM_SPECULATIVE_CONFG": "{}"},
     "without a prefix": {"SPECULATIVE_CONFIG": "{}"},
-    "own name misspelled": {"PEAGLE_RESTART": "1"},
     "no name": {"SM_VLLM_": "1"},
     "a part": {"SM_VLLM_SPECULATIVE_CONFIG.model": "a/head"},
     "own number": {"PEAGLE_RESTARTS": "many"},

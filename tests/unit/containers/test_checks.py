@@ -69,9 +69,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
     ({"OPTION_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
     ({"sm_vllm_max_model_len": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
-    ({"SM_VLM_MAX_MODEL_LEN": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
     ({"VLLM_MAX_MODEL_LEN": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
-    ({"PEAGLE_DRAIN": "1"}, "did you mean PEAGLE_DRAIN_SECONDS?"),
     # spellings
     ({"SM_VLLM_load-format": "auto", "SM_VLLM_LOAD_FORMAT": "pt"}, "set the same argument"),
     ({"SM_VLLM_compilation_config.backend": "a.b"}, "is a part of SM_VLLM_COMPILATION_CONFIG"),

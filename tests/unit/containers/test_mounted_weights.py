@@ -79,7 +79,6 @@ FULL = {"PEAGLE_VERIFY": "full"}
 def test_the_files_of_the_manifest_are_accepted(mounted: Mounted, more: dict[str, str]) -> None:
     (mounted.model / "warm").mkdir()
     (mounted.model / "warm" / "x.tar.gz").touch()
-    (mounted.model / "peagle-weights.lock").touch()
     mounted.check(**more)
 
 
