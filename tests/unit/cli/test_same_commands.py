@@ -31,6 +31,7 @@ RETIRED = {
     "-o: type was 'path', is 'directory'",
     "--output: type was 'path', is 'directory'",
     "--allow-unpinned-warm: is gone",  # an option of deploy alone
+    "--take-over: is gone",  # of the lock of a prefix of weights, which has none
     *(f"--{key.replace('_', '-')}: is gone" for key in KEYS_OF_FILE),
 }
 MOST_OPTIONS = {"peagle plan": 50, "peagle deploy": 56}
