@@ -197,7 +197,7 @@ def test_the_job_trains_on_the_same_conversations(
     assert len(aws.call("sagemaker", "list_training_jobs")["TrainingJobSummaries"]) == 1
     files = {}
     (tmp_path / "copied").mkdir()
-    for name in ("train.jsonl", "held_out.jsonl", "peagle-sources.json"):
+    for name in ("train.jsonl", "held_out.jsonl"):
         key = f"peagle-train/{run.name}/data/{name}"
         files[name] = tmp_path / "copied" / name
         body = aws.call("s3", "get_object", Bucket="peagle-jobs", Key=key)["Body"]
@@ -206,7 +206,6 @@ def test_the_job_trains_on_the_same_conversations(
     copied = read_training_data([str(files["train.jsonl"])], lambda: aws, held_out=held_out)
     assert sorted(map(plain, copied.train), key=str) == sorted(map(plain, data.train), key=str)
     assert [*map(plain, copied.held_out)] == [*map(plain, data.held_out)]
-    assert copied.sources == data.sources
 
 
 def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> None:

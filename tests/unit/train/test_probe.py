@@ -12,7 +12,7 @@ from peagle.train import estimate as estimating
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, measure_rates, training_hours
 from peagle.train.recipe import Recipe, Setup, Training
-from peagle.train.run import ItemProgress, Step, TrainProgress
+from peagle.train.run import Pace, Step, TrainProgress
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
 SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)
@@ -55,7 +55,7 @@ class FakeRun:
 
     def _step(self, step: Step, count: int, total: int, each: float) -> float:
         FakeRun.now += START
-        counted = ItemProgress(step)
+        counted = Pace(step)
         for done in range(1, count + 1):
             FakeRun.now += each
             self._observe(counted.progress(done, total))
@@ -65,7 +65,8 @@ class FakeRun:
 @pytest.fixture(name="data")
 def read_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingData:
     monkeypatch.setattr(estimating, "Run", FakeRun)
-    monkeypatch.setattr(time, "monotonic", lambda: FakeRun.now)
+    for clock in ("time", "monotonic"):
+        monkeypatch.setattr(time, clock, lambda: FakeRun.now)
     file = tmp_path / "data.jsonl"
     rows = (f'{{"prompt": "question {n}", "completion": "{"answer " * 40}"}}' for n in range(2000))
     file.write_text("\n".join(rows))

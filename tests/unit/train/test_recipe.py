@@ -78,32 +78,18 @@ def test_a_gpu_logs_few_steps_of_a_training_and_enough_of_a_probe() -> None:
 
 
 def test_a_setting_of_the_user_replaces_the_toolkits() -> None:
-    settings = parse_settings(["lr=6e-4", "optimizer=adamw", "--gradient_checkpointing=true"], 5)
+    settings = parse_settings(["lr=6e-4", "optimizer=adamw", "--gradient_checkpointing=true"])
     passed = options(train_arguments(Recipe(settings=settings), SETUP))
     assert (passed["optimizer"], passed["lr"]) == ("adamw", "6e-4")
     assert passed["gradient-checkpointing"] == ""
 
 
-@pytest.mark.parametrize("text", ["num-depths=5", "save_path=/tmp", "save-best=true"])
+@pytest.mark.parametrize(
+    "text", ["num-depths=5", "save_path=/tmp", "save-best=true", "checkpoint-freq=2"]
+)
 def test_what_the_toolkit_has_to_choose_is_no_setting(text: str) -> None:
     with pytest.raises(OptionsConflict):
-        parse_settings([text], 5)
-
-
-@pytest.mark.parametrize(("every", "epochs"), [("7", 6), ("7.0", 13), ("2", 1)])
-def test_checkpoints_without_the_last_epoch_are_refused(every: str, epochs: int) -> None:
-    with pytest.raises(OptionsConflict):
-        parse_settings([f"checkpoint-freq={every}"], epochs)
-
-
-def test_a_frequency_is_a_number() -> None:
-    with raises_code("usage"):
-        parse_settings(["checkpoint-freq=often"], 5)
-
-
-@pytest.mark.parametrize(("every", "epochs"), [("7", 14), ("0.5", 3), ("1", 5)])
-def test_other_checkpoints_are_the_trainers_affair(every: str, epochs: int) -> None:
-    assert parse_settings([f"checkpoint-freq={every}"], epochs) == {"checkpoint-freq": every}
+        parse_settings([text])
 
 
 def test_each_step_has_its_argv() -> None:

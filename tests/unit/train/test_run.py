@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -15,7 +14,6 @@ from peagle.engine.logs import crash_error
 from peagle.errors import EngineError, NotProved, PeagleError
 from peagle.planning.plan import Plan
 from peagle.store import locked
-from peagle.train import recipe
 from peagle.train import run as running
 from peagle.train.run import EventReader, TrainProgress, trainer_error
 from tests.support import raises_code
@@ -40,7 +38,6 @@ def test_the_epoch_with_the_longest_acceptance_is_chosen_not_the_least_loss(shop
     assert shop.engines == [*ENGINES, *["measured"] * 3, *COMPARED]
     assert [epoch.loss for epoch in trained.epochs] == [5.0, 4.0, 3.0]
     assert (trained.best.number, trained.best.length) == (0, 2.5)
-    assert trained.tokens_per_second == 500.0
 
 
 def test_answers_that_the_head_changes_are_counted_once_for_a_head(shop: Workshop) -> None:
@@ -169,42 +166,6 @@ def test_an_error_is_of_this_call_and_not_of_one_before(shop: Workshop) -> None:
             shop.train(epochs=3)
 
 
-def test_other_weights_of_the_target_are_another_training(shop: Workshop) -> None:
-    target = shop.folder / "target"
-    shutil.copytree(shop.folder / "head", target)
-    setup = replace(shop.training.setup, target=str(target))
-    shop.training = replace(shop.training, setup=setup)
-    shop.train(epochs=1)
-    with (target / "model.safetensors").open("r+b") as weights:
-        weights.seek(-1, os.SEEK_END)
-        weights.write(b"x")
-    shop.train(epochs=1)
-    assert shop.calls == [*ALL, *ALL]
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_answers_of_another_sampling_are_made_again_and_kept_ones_are_not(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch, keeps: bool
-) -> None:
-    shop.train(epochs=1, keep_answers=keeps)
-    before = len(shop.calls)
-    monkeypatch.setattr(recipe, "SAMPLING", ("--temperature", "1"))
-    shop.train(epochs=1, keep_answers=keeps)
-    again = [each for each in ALL if each != "dry-run"]
-    assert shop.calls[before:] == ([] if keeps else again)
-
-
-def test_another_vllm_measures_again(shop: Workshop) -> None:
-    shop.train(epochs=1)
-    shop.engines.clear()
-    plan = shop.training.plan
-    runtime = plan.runtime.model_copy(update={"vllm": "9.9.9"})
-    plan = plan.model_copy(update={"runtime": runtime})
-    shop.training = replace(shop.training, plan=plan)
-    shop.train(epochs=1)
-    assert shop.engines == ["untrained", "measured", *COMPARED]
-
-
 def test_two_trainings_of_a_target_have_engines_of_their_own(shop: Workshop) -> None:
     names: list[str] = []
     shop.on_start = lambda plan: names.append(plan.name)
@@ -238,7 +199,7 @@ def test_other_data_is_trained_from_the_beginning(shop: Workshop) -> None:
     data = replace(shop.training.data, train=shop.training.data.train[:-1], sha256="1" * 64)
     shop.training = replace(shop.training, data=data)
     assert len(shop.train(epochs=1).epochs) == 1
-    assert shop.calls == [*ALL, *(each for each in ALL if each != "dry-run")]
+    assert shop.calls == [*ALL, *ALL]
 
 
 def test_an_untrained_head_whose_drafts_are_not_accepted_is_as_expected(shop: Workshop) -> None:
@@ -305,7 +266,6 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     assert progress.loss == pytest.approx(5.33, abs=0.01)
     assert progress.seconds_left == pytest.approx(25 * 16 / 23)
     assert reader.losses == {"0": pytest.approx(5.12, abs=0.01)}
-    assert reader.tokens_per_second == pytest.approx(255 * 23 / 16)
 
 
 def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
@@ -330,8 +290,6 @@ def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
             "trainer-out-of-memory",
         ),
         ("OSError: [Errno 28] No space left on device", "disk-full"),
-        ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.", "trainer-killed"),
-        ("time: now\nexitcode: -9\nSignal 9 (SIGKILL) received by PID 7", "trainer-killed"),
         ("RuntimeError: Hidden-state generation circuit breaker tripped", "trainer-failed"),
     ],
 )
@@ -348,10 +306,3 @@ def test_of_several_processes_the_error_of_one_is_named(tmp_path: Path) -> None:
     error = "ValueError: no such model"
     log.write_text(f"[rank1]: {error}\ntorch.distributed.elastic.ChildFailedError: \n")
     assert error in trainer_error(log, "states").message
-
-
-def test_a_trainer_that_was_killed_says_so(tmp_path: Path) -> None:
-    log = tmp_path / "trainer.log"
-    log.write_text("INFO train/loss=3.306\n")
-    assert trainer_error(log, "training", -9).code == "trainer-killed"
-    assert trainer_error(log, "training", 1).code == "trainer-failed"

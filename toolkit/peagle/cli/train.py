@@ -214,7 +214,7 @@ def plan(
         options["instance_type"] = HERE
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
-        settings=parse_settings(options.pop("settings"), options["epochs"]),
+        settings=parse_settings(options.pop("settings")),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
     )
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
@@ -453,7 +453,7 @@ def run(
     gpus = None if job["sagemaker"] else machine_gpus(ctx)
     usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
     changes = {"depths": max(k, usual.depths), **given_options(chosen)}
-    recipe = replace(usual, **changes, settings=parse_settings(settings, chosen["epochs"]))
+    recipe = replace(usual, **changes, settings=parse_settings(settings))
     inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
     kept = (work or output / ".work").absolute() / f"read-{digest}"
     is_kept = (kept / TRAIN_FILE).exists() and not job["sagemaker"]

@@ -29,7 +29,7 @@ from peagle.findings import Finding, Level
 from peagle.protocol import pieces_in
 from peagle.render.resources import captured_prefix
 from peagle.s3uri import S3Uri
-from peagle.store import read_json, write_file, write_json
+from peagle.store import write_file
 from peagle.text import json_digest
 from peagle_serve import json_reader
 from peagle_serve.contract import is_s3_uri
@@ -39,9 +39,6 @@ CAPTURE = "capture:"
 """Before the name of an endpoint, as a source."""
 
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
-
-SOURCES_FILE = "peagle-sources.json"
-"""In the folder of both: the sources of the data as the user named them."""
 
 MOST_PROMPTS = 200
 """Held-out prompts on which acceptance is measured, at most."""
@@ -156,22 +153,13 @@ def read_training_data(
         fix = "name data with other questions, or a file of them with --held-out"
         raise UserError(message, fix, code="data-one-question")
     return TrainingData(
-        sources=tuple(chain.from_iterable(map(_name_sources, sources))),
+        sources=tuple(sources),
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
         left_out=left_out,
         findings=tuple(_findings(train, held, left_out, overlap, context)),
     )
-
-
-def _name_sources(source: str) -> Sequence[str]:
-    """The source itself, or those of the data that ``write_parts`` wrote into this file."""
-    path = Path(source)
-    file = path.with_name(SOURCES_FILE)
-    if path.name == TRAIN_FILE and file.is_file():
-        return list(read_json(file))
-    return (source,)
 
 
 def _findings(
@@ -459,9 +447,8 @@ def write_conversations(
 
 def write_parts(data: TrainingData, folder: Path) -> None:
     """Write both parts of the data to a folder, the conversations to train with last, as rows that
-    ``read_training_data`` reads as the same ones, of the same sources."""
+    ``read_training_data`` reads as the same ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SOURCES_FILE, data.sources)
     for name, part in ((HELD_OUT_FILE, data.held_out), (TRAIN_FILE, data.train)):
         rows = [{"domain": c.domain, "messages": c.messages, "tools": c.tools} for c in part]
         _write_rows(rows, folder / name)

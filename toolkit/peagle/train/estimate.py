@@ -142,9 +142,9 @@ class BreakEven:
 class TrainingPlan:
     """The plan of a training on ``instance_type``, which will serve the head too; what a probe
     has measured is of this machine. ``hours`` are of regeneration, epochs (all together), starts
-    and the total. ``epochs`` are those within the budget, of ``asked_epochs``; the heads of
-    ``kept_epochs`` are saved and measured. ``expected`` is the acceptance length with ``k``, then
-    the fastest K; ``None`` where no head of so few tokens is published.
+    and the total. ``epochs`` are those within the budget, of ``asked_epochs``. ``expected`` is the
+    acceptance length with ``k``, then the fastest K; ``None`` where no head of so few tokens is
+    published.
     ``conversations_needed`` are those for the advice ``train``; ``None`` if no number is known to
     suffice. ``alternatives`` are, by drafter, the commands that serve it on this machine."""
 
@@ -157,7 +157,6 @@ class TrainingPlan:
     data: DataSize
     asked_epochs: int
     epochs: int
-    kept_epochs: int
     parameters: int
     basis: Literal["measured", "estimated", "unknown"]
     hours: dict[str, Range]
@@ -282,12 +281,11 @@ def plan_training(
         data=data,
         asked_epochs=asked_epochs,
         epochs=recipe.epochs,
-        kept_epochs=recipe.kept_epochs,
         parameters=head.parameters or 0,
         basis=rates.basis if rates else "unknown",
         hours=hours,
         usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
-        disk_bytes=_DATA_BYTES * data.tokens + (recipe.kept_epochs + 1) * saved,
+        disk_bytes=_DATA_BYTES * data.tokens + (recipe.epochs + 1) * saved,
         checkpoint_bytes=saved,
         concurrency=entry.concurrency,
         workload=workload,
@@ -503,12 +501,12 @@ def measure_rates(training: Training, observe: Observe, answer_tokens: int | Non
 
 def training_hours(data: DataSize, rates: Rates, recipe: Recipe) -> dict[str, Range]:
     """The hours at these rates."""
-    epochs, kept = recipe.epochs, recipe.kept_epochs
+    epochs = recipe.epochs
     seconds = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * data.regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": Range(*((once + kept * each) / 3600 for once, each in seconds)),
+        "starts": Range(*((once + epochs * each) / 3600 for once, each in seconds)),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}

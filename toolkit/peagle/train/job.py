@@ -34,7 +34,6 @@ from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
 from peagle.train.data import (
     HELD_OUT_FILE,
-    SOURCES_FILE,
     TRAIN_FILE,
     TrainingData,
     grows,
@@ -193,7 +192,7 @@ def start_job(
     is not there, and request the job."""
     if not s3.bucket_exists(aws, run.bucket):
         s3.create_bucket(aws, run.bucket, company.tag_list)
-    names = (SOURCES_FILE, HELD_OUT_FILE, TRAIN_FILE)
+    names = (HELD_OUT_FILE, TRAIN_FILE)
     places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in names]
     if s3.find_object(aws, run.bucket, places[-1].key) is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +218,8 @@ def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
         size, etag = listed["ContentLength"], listed["ETag"]
         s3.download_object(aws, artifact, etag, size, archive, lambda _: None)
         with tarfile.open(archive) as packed:
-            packed.extractall(unpacked, filter=_within)  # nosec B202 # filtered
+            members = [each for each in packed if not each.issym()]  # to the target's folder
+            packed.extractall(unpacked, members, filter="data")  # nosec B202 # filtered
         head = next(unpacked.glob("*/config.json")).parent
         _complete_catalog(head / CATALOG)
         if folder.exists():
@@ -237,11 +237,3 @@ def _complete_catalog(catalog: Path) -> None:
             entry.with_name("target").symlink_to(bundled, target_is_directory=True)
         else:
             shutil.rmtree(catalog)
-
-
-def _within(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """tarfile's filter ``data``, without links that lead elsewhere, as to the target's folder."""
-    try:
-        return tarfile.data_filter(member, path)
-    except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
-        return None

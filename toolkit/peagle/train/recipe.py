@@ -54,13 +54,6 @@ class Recipe:
     max_steps: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def kept_epochs(self) -> int:
-        """How many epochs the trainer saves, whose heads are measured: the first one, and those
-        whose number ``checkpoint-freq`` divides."""
-        every = float(self.settings.get("checkpoint-freq", 1))
-        return 1 + int(self.epochs // every) if every > 1 else self.epochs
-
 
 GPU_OPTIMIZER = "muon"
 GPU_REQUESTS, CPU_REQUESTS = 256, 32
@@ -365,17 +358,16 @@ def states_variables(setup: Setup, states: Path, memory_share: float | None) -> 
 _REFUSED = (
     "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
     "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
-    "hidden-states-path", "trust-remote-code", "save-best",
+    "hidden-states-path", "trust-remote-code", "save-best", "checkpoint-freq",
     "num-layers", "epochs", "num-depths", "mask-token-id", "total-seq-len",
 )  # fmt: skip
-"""Arguments that would train a head that the engine cannot serve, or elsewhere, or keep only the
-epoch with the least loss; the last line has those that are options of ``peagle train``."""
+"""Arguments that would train a head that the engine cannot serve, or elsewhere, or not keep each
+epoch; the last line has those that are options of ``peagle train``."""
 
 
-def parse_settings(texts: Sequence[str], epochs: int) -> dict[str, str]:
-    """``NAME=VALUE`` as settings of a training with so many epochs. Raises UserError for another
-    form, and OptionsConflict for an argument that the toolkit itself has to choose, and where the
-    last epoch would not be saved."""
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` as settings of a training. Raises UserError for another form, and
+    OptionsConflict for an argument that the toolkit itself has to choose."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -387,12 +379,4 @@ def parse_settings(texts: Sequence[str], epochs: int) -> dict[str, str]:
             fix = "leave it out, or use the option in `peagle train run --help`"
             raise OptionsConflict(f"--set {name}: the toolkit sets this argument", fix)
         settings[name] = value
-    try:
-        every = float(settings.get("checkpoint-freq", 1))
-    except ValueError:
-        message = f"--set checkpoint-freq={settings['checkpoint-freq']} is no number"
-        raise UserError(message, "choose a divisor of --epochs, or leave it out") from None
-    if every > 1 and epochs % every:
-        message = f"with checkpoint-freq={every:g} the last of {epochs} epochs is not saved"
-        raise OptionsConflict(message, "choose a divisor of --epochs, or leave it out")
     return settings

@@ -4,7 +4,7 @@ measured acceptance as evidence, and the record of its training.
     config.json, model.safetensors     the head: `--drafter HEAD` of check, deploy, bench
     acceptance.json                    by position and domain: `peagle verdict --acceptance`
     held-out.jsonl                     the prompts of it: `peagle bench NAME --acceptance`
-    training.json                      recipe, data, versions, epochs and speeds
+    training.json                      recipe, data, versions, epochs and times
     .catalog/ORGANIZATION/TARGET.yaml  the target with this head: `peagle --catalog HEAD/.catalog`
     .catalog/evidence/TARGET.json      the acceptance as evidence of that catalogue
 """
@@ -97,7 +97,6 @@ def _record(training: Training, trained: Trained) -> dict[str, Any]:
         "hidden_states": dict(trained.states),
         "lossless": dict(trained.lossless),
         "seconds": {name: round(seconds, 1) for name, seconds in trained.seconds.items()},
-        "tokens_per_second": trained.tokens_per_second,
         "chosen_epoch": trained.best.number,
         "epochs": [
             {"epoch": epoch.number, "loss": epoch.loss,

@@ -25,13 +25,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from tempfile import gettempdir
 from typing import Any, Literal, get_args
 
@@ -45,7 +43,6 @@ from peagle.bench.acceptance import (
 from peagle.bench.lossless import check_lossless
 from peagle.bench.targets import BenchTarget, open_engine
 from peagle.bench.workloads import read_prompts
-from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
 from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import running_engine
@@ -114,14 +111,13 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Trained:
-    """The heads of all epochs and the one with the longest acceptance; the seconds of each step;
-    and the speed of the training in tokens per second. ``lossless`` counts the answers and tokens
-    of the best head that were compared with the target's, and those that differ."""
+    """The heads of all epochs and the one with the longest acceptance, and the seconds of each
+    step. ``lossless`` counts the answers and tokens of the best head that were compared with the
+    target's, and those that differ."""
 
     epochs: tuple[Epoch, ...]
     best: Epoch
     seconds: Mapping[str, float]
-    tokens_per_second: float | None
     states: Mapping[str, Any] = field(default_factory=dict)
     lossless: Mapping[str, Any] = field(default_factory=dict)
 
@@ -162,6 +158,7 @@ class Run:
         self._answers = self.work / "answers" / "answers.jsonl"
         self._data = self.work / "data" / "prepared"
         self._checkpoints = self.work / "training" / "checkpoints"
+        self._prompts = self.work / "prompts.jsonl"
         self._states = _MEMORY if _MEMORY.is_dir() else self.work
         self._states /= f"peagle-states-{json_digest(str(self.work))[:12]}"
         self._python = find_trainer(training.setup.gpu)
@@ -200,38 +197,29 @@ class Run:
 
     def _train(self) -> Trained:
         recipe, data = self.recipe, self.training.data
-        target, arguments = _weights_digest(Path(self.setup.target)), self._fixed_arguments
-        vllm = self.training.plan.runtime.vllm
-        self._step("untrained", [vllm, target, *arguments], self._serve_untrained)
-        sampling = recipe.keep_answers or recipes.SAMPLING
-        source = [data.sha256, recipe.answer_tokens, sampling, target]
+        answers = [data.sha256, self.setup.target, recipe.answer_tokens, recipe.keep_answers]
+        # More epochs continue a training, and the anchors depend on the GPU's memory.
+        fixed = {**recipe.settings, "max-anchors": ""}
+        source = [*answers, asdict(replace(recipe, epochs=1, settings=fixed))]
+        self._step("untrained", source, self._serve_untrained)
         if not recipe.keep_answers:
-            self._step("answers", source, self._regenerate)
-        prepared = [*source, recipe.sequence_length]
-        self._step("data", prepared, self._prepare)
-        fitted = self._step("training", [*prepared, arguments], self._fit, recipe.epochs)
+            self._step("answers", answers, self._regenerate)
+        self._step("data", source, self._prepare)
+        fitted = self._step("training", source, self._fit, recipe.epochs)
+        write_prompts(data.held_out, self._prompts)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in _read_checkpoints(self._checkpoints):
             try:
-                epochs.append(self._measure(folder, fitted.get("losses", {})))
+                epochs.append(self._measure(folder, source, fitted.get("losses", {})))
             except NotProved as refused:  # none of its drafts is accepted, which others may repair
                 error = refused
         if not epochs:
             raise error
         best = max(epochs, key=lambda epoch: epoch.length)
-        source = [self._measured_from(best.folder), best.acceptance.k]
+        source = [*source, best.acceptance.k, best.number]
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
-        speed, states = fitted.get("tokens_per_second"), fitted.get("states", {})
-        return Trained(tuple(epochs), best, self.seconds, speed, states, lossless)
-
-    @property
-    def _fixed_arguments(self) -> list[str]:
-        """The trainer's arguments, with which a training is another one: without the epochs, of
-        which more continue it, and the anchors, which depend on the GPU's memory."""
-        settings = {**self.recipe.settings, "max-anchors": "", "log-freq": ""}
-        recipe = replace(self.recipe, epochs=1, settings=settings)
-        return recipes.train_arguments(recipe, self.setup)
+        return Trained(tuple(epochs), best, self.seconds, fitted.get("states", {}), lossless)
 
     def _step(
         self, name: Step, source: Any, make: Callable[[], dict[str, Any] | None], amount: int = 0,
@@ -271,7 +259,7 @@ class Run:
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
-        lines, answered, counted = AppendedLines(self._answers), 0, ItemProgress("answers")
+        lines, answered, counted = AppendedLines(self._answers), 0, Pace("answers")
 
         def watch() -> TrainProgress:
             nonlocal answered
@@ -332,7 +320,7 @@ class Run:
         """Choose the folder of the hidden states, and say whether it has room for all of them."""
         needed = _size(self._data, "*.arrow") // _ROW_BYTES * self.setup.states_bytes
         head = _size(self.work / "untrained" / "head", "*.safetensors")
-        checkpoints = (self.recipe.kept_epochs + 1) * recipes.CHECKPOINT_HEADS * head
+        checkpoints = (self.recipe.epochs + 1) * recipes.CHECKPOINT_HEADS * head
         for place, others in ((_MEMORY, 0), (Path(gettempdir()), checkpoints)):
             if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed + others:
                 self._states = place / self._states.name
@@ -341,7 +329,7 @@ class Run:
 
     def _save_states(self, engine: LocalEngine) -> None:
         rows = read_json(self._data / "dataset_info.json")["splits"]["train"]["num_examples"]
-        counted = ItemProgress("states")
+        counted = Pace("states")
 
         def watch() -> TrainProgress:
             done = sum(name.startswith("hs_") for name in os.listdir(self._states))
@@ -384,36 +372,30 @@ class Run:
         reader = EventReader(events)
         self._run_program("training", words, reader.progress, engine, variables)
         reader.progress()
-        return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second}
+        return {"losses": reader.losses}
 
-    def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
+    def _measure(self, folder: Path, source: list[Any], losses: Mapping[str, float]) -> Epoch:
         file, number = self.work / "measured" / folder.name / "acceptance.json", int(folder.name)
 
         def measure() -> None:
-            write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
             settings = {} if self.setup.gpu else _UNCOMPILED
-            counted = ItemProgress("measured", number)
+            counted = Pace("measured", number)
             with self._serving(self.training.plan_with(folder), "measured", settings) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
-                    read_prompts(prompts),
+                    read_prompts(self._prompts),
                     request,
                     progress=lambda _, *done: self._report(counted.progress(*done)),
                 )
             write_file(file, acceptance_bytes(result))
 
-        source = [self.training.k, self._measured_from(folder)]
-        self._step("measured", source, measure, part=folder.name)
+        self._step("measured", [*source, self.training.k], measure, part=folder.name)
         return Epoch(number, folder, read_acceptance(file), losses.get(folder.name))
-
-    def _measured_from(self, head: Path) -> list[Any]:
-        vllm = self.training.plan.runtime.vllm
-        return [self.training.data.sha256, vllm, _weights_digest(head)]
 
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
-        held_out = read_prompts(self.work / "measured" / head.name / "prompts.jsonl")
+        held_out = read_prompts(self._prompts)
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
         @contextmanager
@@ -499,7 +481,7 @@ class Run:
                     os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
         if program.returncode:
-            raise trainer_error(log, step, program.returncode, before)
+            raise trainer_error(log, step, before)
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
@@ -517,13 +499,6 @@ def _read_marker(path: Path) -> dict[str, Any]:
 
 def _size(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.glob(pattern))
-
-
-def _weights_digest(folder: Path) -> str:
-    """A hash of the weights in a folder, each file of which is read once. Of a target on the Hub,
-    which has no folder, always the same."""
-    files = files_below(folder) if folder.is_dir() else ()
-    return hash_contents([[each for each in files if each.name.endswith(".safetensors")]])
 
 
 def _read_checkpoints(folder: Path) -> list[Path]:
@@ -553,65 +528,60 @@ class AppendedLines:
                 yield line
 
 
-class ItemProgress:
-    """How many conversations or prompts of a step are done. The first ones, before which programs
-    start, do not count for the seconds of each."""
+class Pace:
+    """How far a step is. The first conversations, prompts or training steps do not count for the
+    seconds of each: programs start and compile before them."""
 
     def __init__(self, step: Step, epoch: int | None = None) -> None:
-        self._now = TrainProgress(step, epoch=epoch)
+        self.now = TrainProgress(step, epoch=epoch)
         self._first: tuple[float, int] | None = None
 
-    def progress(self, done: int, total: int) -> TrainProgress:
-        """The progress when so many are done now."""
-        if done > self._now.done:
-            now = time.monotonic()
-            begun, first = self._first = self._first or (now, done)
-            each = (now - begun) / (done - first) if done > first else None
-            self._now = replace(self._now, done=done, seconds_each=each)
-        return replace(self._now, total=total)
+    def progress(
+        self, done: int, total: int, now: float | None = None, **more: Any
+    ) -> TrainProgress:
+        """The progress when so many are done ``now``, by default at this moment."""
+        if done > self.now.done:
+            now = time.time() if now is None else now
+            each = None
+            if self._first:
+                begun, first = self._first
+                each = (now - begun) / (done - first)
+            elif self.now.done:
+                self._first = now, done
+            self.now = replace(self.now, done=done, seconds_each=each)
+        self.now = replace(self.now, total=total, **more)
+        return self.now
 
 
 class EventReader:
-    """What the trainer's events say, as far as they are written. Speeds are of the last steps,
-    without the first, which compiles."""
+    """What the trainer's events say, as far as they are written."""
 
     def __init__(self, file: Path) -> None:
-        self._lines, self._now = AppendedLines(file), TrainProgress("training")
-        self._steps: deque[Mapping[str, Any]] = deque(maxlen=200)
+        self._lines, self._pace = AppendedLines(file), Pace("training")
         self.losses: dict[str, float] = {}
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """The mean of the last steps."""
-        each = self._now.seconds_each
-        return mean(step.get("tokens", 0) for step in self._steps) / each if each else None
 
     def progress(self) -> TrainProgress:
         """Read what is new."""
         for line in self._lines.read():
             event = json_reader.read(line, "an event")
             if event["kind"] == "start":
+                self._pace = Pace("training")
                 epochs = event["epochs"]
-                total = epochs * event["steps"]
-                self._now = TrainProgress("training", event["step"], total, epochs=epochs)
-                self._steps.clear()
+                self._pace.now = TrainProgress(
+                    "training", event["step"], epochs * event["steps"], epochs=epochs
+                )
             elif event["kind"] == "step":
-                self._steps.append(event)
-                first, done = self._steps[min(1, len(self._steps) - 1)], event["step"] + 1
-                each = None
-                if len(self._steps) > 2:
-                    each = (event["time"] - first["time"]) / max(1, event["step"] - first["step"])
-                self._now = replace(
-                    self._now,
-                    done=done,
-                    total=max(done, self._now.total),  # each epoch packs texts in another order
+                done = event["step"] + 1
+                self._pace.progress(
+                    done,
+                    max(done, self._pace.now.total),  # each epoch packs texts in another order
+                    event["time"],
                     epoch=event["epoch"],
                     loss=event["loss"],
-                    seconds_each=each,
                 )
             elif event.get("loss") is not None:
                 self.losses[str(event["epoch"])] = event["loss"]
-        return self._now
+        return self._pace.now
 
 
 _DISK_FIX = "free some space, and repeat the command: it continues"
@@ -620,18 +590,14 @@ _CAUSES = (
     (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
      "the GPU's memory is too small for a step",
      "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
-    (("killed by signal", "(SIGKILL)"), "trainer-killed",
-     "the trainer was killed, as when memory runs out",
-     "free some memory, and repeat the command: it continues"),
     (("No space left on device", "quota exceeded"), "disk-full", "the disk is full", _DISK_FIX),
 )  # fmt: skip
 
 
-def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> TrainerFailed:
-    """The error of a trainer that ended, from its exit status and its log after so many bytes."""
+def trainer_error(log: Path, step: str, before: int = 0) -> TrainerFailed:
+    """The error of a trainer that ended, from its log after so many bytes."""
     lines = log.read_bytes()[before:].decode(errors="replace").splitlines()[-400:]
-    # Words of PyTorch for a worker of the trainer; the trainer itself writes nothing then.
-    text = "\n".join(lines) + ("killed by signal" if status == -signal.SIGKILL else "")
+    text = "\n".join(lines)
     for words, code, message, fix in _CAUSES:
         if any(word in text for word in words):
             return TrainerFailed(f"{message} (log: {log})", fix, code)

@@ -77,7 +77,7 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if data.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    checkpoints = f"checkpoints of {plan.kept_epochs} x {format_size(plan.checkpoint_bytes)}"
+    checkpoints = f"checkpoints of {plan.epochs} x {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 

@@ -36,13 +36,11 @@ class Events(logging.Handler):
         if not isinstance(record.msg, dict):
             return
         metrics = record.msg.get("train") or record.msg.get("val") or {}
-        profile = record.msg.get("profile") or {}
         write_event(
             kind="val" if "val" in record.msg else "step",
             epoch=record.msg.get("epoch"),
             step=record.msg.get("global_step"),
             loss=metrics.get("loss", metrics.get("loss_epoch")),
-            tokens=profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000,
         )
 
 
