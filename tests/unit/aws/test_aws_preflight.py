@@ -8,23 +8,14 @@ from unittest.mock import Mock
 import pytest
 
 from peagle.aws.iam import SERVICE, find_role
-from peagle.errors import CloudError, Refused, UserError
+from peagle.errors import Refused, UserError
 from peagle.planning.plan import Capture, Observe
 from peagle.render.resources import trust_policy
 from tests.support import raises_code
-from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
+from tests.unit.aws.cloud import ACCOUNT, service_error
 from tests.unit.aws.network import refusing
-from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
-
-
-def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: World) -> None:
-    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
-    world.cloud.next_scripts = [[("Failed", "no capacity")]]
-    with pytest.raises(CloudError):
-        world.deploy(a_plan())
-    world.cloud.endpoints[NAME].script = [("Creating", None)]
-    assert world.preflight(a_plan()).findings == ()
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import World
 
 
 @pytest.mark.parametrize(("answer", "code"), [
@@ -90,26 +81,6 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
     world.cloud.add_role("peagle-a")
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
-
-
-@pytest.mark.parametrize("role", [ROLE, "peagle-execution"])
-def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
-    world: World, role: str
-) -> None:
-    world.cloud.roles.clear()
-    world.cloud.add_role("peagle-execution", {"Statement": []})
-    (finding,) = world.preflight(a_plan(), role=role).findings
-    assert (finding.code, finding.level) == ("role-not-trusted", "error")
-    assert finding.command is not None
-    assert json.loads(finding.command[-1]) == trust_policy(ACCOUNT, SERVICE)
-
-
-def test_the_role_of_an_earlier_deploy_is_checked_before_an_update(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.roles.clear()
-    assert world.preflight(a_plan()).findings == ()  # nothing to change
-    (finding,) = world.preflight(another(a_plan())).findings
-    assert (finding.code, finding.level) == ("role-missing", "error")
 
 
 def test_without_a_role_or_the_permission_to_list_them_one_must_be_named(world: World) -> None:

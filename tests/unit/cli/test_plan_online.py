@@ -16,7 +16,7 @@ from peagle.errors import UserError
 from peagle.store import SANDBOX
 from tests.support import Done
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import NAME, Terminal
+from tests.unit.cli.commands import Terminal
 
 PLAN = ("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--online")
 
@@ -102,17 +102,6 @@ def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
         "ml.g5.xlarge"
     )
     assert terminal.run("plan", "tiny", "--json").document["instance_type"] != "ml.g5.xlarge"
-
-
-@pytest.mark.thorough
-def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
-    assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
-    done = terminal.succeeds(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
-    assert codes(done) == {"quota-in-use": "warning"}
-    terminal.run("destroy", NAME, "--yes")
-    deployed = terminal.succeeds("deploy", str(tmp_path / "p.json"), "--yes")
-    assert "quota-in-use" not in deployed.err
 
 
 @pytest.mark.parametrize(("code", "words"), [

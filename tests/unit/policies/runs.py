@@ -38,7 +38,6 @@ from peagle.train.data import read_training_data
 from peagle.train.job import (
     JobSettings,
     fetch_head,
-    job_findings,
     make_run,
     start_job,
     training_job_request,
@@ -416,7 +415,6 @@ def _training(recorder: Recorder, folder: Path) -> None:
             data = read_training_data([str(file)], lambda: aws)
             options = JobSettings(instance, IMAGE, find_role(aws, None, "train"), 3600, 10**9,
                                  company=company)  # fmt: skip
-            list(job_findings(aws, options))
             find_role(aws, "peagle-training")
             run = make_run("tiny", [], data, default_bucket(aws.account, aws.region))
             find_running_job(aws, run.name)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.checks.facts import EcrImage, parse_ecr_image
+from peagle.checks.facts import parse_ecr_image
 from peagle.errors import CloudError, parsing
 from peagle.images.build import Login
 from peagle.images.docker import Progress
@@ -138,22 +138,17 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     return next((str(detail["imageDigest"]) for detail in details), None)
 
 
-def find_image(aws: Aws, image: EcrImage) -> str | None:
-    """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there is
-    none."""
-    by_tag = {"imageTag": image.tag or "latest"}
-    response = aws.in_region(image.region).find(
-        "ecr", "batch_get_image",
-        registryId=image.account,
-        repositoryName=image.repository,
-        imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
-    )  # fmt: skip
-    images = response["images"] if response else None
-    return str(images[0]["imageId"].get("imageDigest", "")) if images else None
-
-
 def digest_by_address(aws: Aws, address: str) -> str | None:
     """The digest of an image by its address with a tag; ``None`` if it does not exist or is not in
     ECR."""
     image = parse_ecr_image(address)
-    return (find_image(aws, image) or None) if image and image.tag else None
+    if image is None or not image.tag:
+        return None
+    response = aws.in_region(image.region).find(
+        "ecr", "batch_get_image",
+        registryId=image.account,
+        repositoryName=image.repository,
+        imageIds=[{"imageTag": image.tag}],
+    )  # fmt: skip
+    images = response["images"] if response else ()
+    return next((listed["imageId"].get("imageDigest") for listed in images), None)

@@ -1,20 +1,16 @@
-"""Finds the execution role, and checks it and the image before anything is created."""
+"""Finds the execution role."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.ecr import find_image
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, UserError
-from peagle.findings import Finding, error, warning
 from peagle.render.resources import trust_policy
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -31,14 +27,10 @@ with ``peagle-``."""
 
 @dataclass(frozen=True)
 class Role:
-    """The role's ARN, and why it was chosen ("" when the user named it).
-
-    ``trusted``: whether SageMaker may assume it, where that is known already.
-    """
+    """The role's ARN, and why it was chosen ("" when the user named it)."""
 
     arn: str
     because: str = ""
-    trusted: bool | None = None
 
     @property
     def name(self) -> str:
@@ -60,12 +52,12 @@ def find_role(aws: Aws, name_or_arn: str | None, purpose: str = "peagle") -> Rol
         except Missing as error:
             message = f"there is no role {name_or_arn!r} in account {aws.account}"
             raise UserError(message, _LIST_ROLES, "unknown-role") from error
-        return Role(role["Arn"], trusted=trusts_sagemaker(role))
+        return Role(role["Arn"])
     if assumed := _ASSUMED.match(aws.caller["Arn"]):
         with suppress(CloudError):
             role = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
             if trusts_sagemaker(role):
-                return Role(role["Arn"], "the role of these credentials", trusted=True)
+                return Role(role["Arn"], "the role of these credentials")
     try:
         roles = [role for role in aws.items("iam", "list_roles", "Roles") if trusts_sagemaker(role)]
     except AccessDenied as denied:
@@ -92,7 +84,7 @@ def find_role(aws: Aws, name_or_arn: str | None, purpose: str = "peagle") -> Rol
     because = f"the best name match among {len(roles)} that SageMaker may assume; --role changes it"
     if len(roles) == 1:
         because = "the only one that SageMaker may assume"
-    return Role(min(roles, key=rank)["Arn"], because, trusted=True)
+    return Role(min(roles, key=rank)["Arn"], because)
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
@@ -109,58 +101,3 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
-    """Whether the role exists in this account, and SageMaker may assume it."""
-    trusted = role.trusted
-    if trusted is None:
-        try:
-            trusted = trusts_sagemaker(aws.call("iam", "get_role", RoleName=role.name)["Role"])
-        except Missing:
-            message = f"there is no role {role.name!r} in account {aws.account}"
-            fix = Fix("choose another --role; this lists them", ("aws", "iam", "list-roles"))
-            yield error("role-missing", "role", message, fix)
-            return
-        except AccessDenied as denied:
-            message = f"not known whether SageMaker may assume {role.name!r}: {denied.message}"
-            yield warning("role-unknown", "role", message, "check it with other credentials")
-            return
-    if not trusted:
-        policy = json.dumps(trust_policy(aws.account, SERVICE))
-        yield error(
-            "role-not-trusted", "role", f"SageMaker may not assume the role {role.name!r}",
-            Fix(
-                f"its trust policy must allow sts:AssumeRole to {SERVICE}; this replaces it",
-                ("aws", "iam", "update-assume-role-policy", "--role-name", role.name,
-                 "--policy-document", policy),
-            ),
-        )  # fmt: skip
-
-
-def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
-    """Whether the image's tag or digest exists in ECR, in this account or in AWS's own."""
-    ecr_image = parse_ecr_image(image)
-    if ecr_image is None:
-        return
-    try:
-        digest = find_image(aws, ecr_image)
-    except CloudError as failed:
-        yield warning(
-            "image-unknown", "image",
-            f"not known whether the image {image} exists: {failed.message}",
-            Fix("allow ecr:BatchGetImage to these credentials, or check it", _listing(ecr_image)),
-        )  # fmt: skip
-        return
-    if digest is None:
-        yield error(
-            "image-missing", "image", f"ECR in {ecr_image.region} has no image {image}",
-            Fix("push it, or choose another --image; this lists the tags", _listing(ecr_image)),
-        )  # fmt: skip
-
-
-def _listing(image: EcrImage) -> tuple[str, ...]:
-    return (
-        "aws", "ecr", "list-images", "--registry-id", image.account, "--repository-name",
-        image.repository, "--region", image.region,
-    )  # fmt: skip

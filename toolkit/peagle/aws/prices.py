@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,13 +149,8 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     return {name: max(prices)[1] for name, prices in sorted(rows.items())}
 
 
-QUOTA_CODES = frozenset(
-    {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-unknown"}
-)
+QUOTA_CODES = frozenset({"quota-enough", "quota-zero", "quota-too-small", "quota-unknown"})
 """Findings about a quota; each check of the account replaces them."""
-
-MAX_ENDPOINTS = 200
-"""Instances in use are counted for at most this many endpoints."""
 
 _WHERE = "instance_type"
 
@@ -170,17 +163,6 @@ class Quota:
     name: str
     value: float
     code: str | None = None
-
-
-@dataclass(frozen=True)
-class QuotaNeed:
-    """What a deployment needs: ``count`` instances in the end, and ``more`` than the running ones
-    in the meantime, beside those of ``endpoint``."""
-
-    instance_type: str
-    count: int
-    more: int
-    endpoint: str | None = None
 
 
 def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quota | None:
@@ -202,42 +184,15 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     return Quota(name, entry["Value"], entry.get("QuotaCode")) if entry else None
 
 
-def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int]:
-    """Instances of that type by endpoint (without the endpoint ``but``), running or requested,
-    whichever are more, of the first ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
-    listed = aws.items("sagemaker", "list_endpoints", "Endpoints")
-    used: Counter[str] = Counter()
-    for entry in islice(listed, MAX_ENDPOINTS):
-        name = entry["EndpointName"]
-        if name == but or entry.get("EndpointStatus") in ("Failed", "Deleting"):
-            continue
-        try:
-            endpoint = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-            config = aws.call(
-                "sagemaker", "describe_endpoint_config",
-                EndpointConfigName=endpoint["EndpointConfigName"],
-            )  # fmt: skip
-        except Missing:
-            continue
-        running = {v["VariantName"]: v for v in endpoint.get("ProductionVariants", ())}
-        for variant in config["ProductionVariants"]:
-            if variant.get("InstanceType") == instance_type:
-                live = running.get(variant["VariantName"], {})
-                counts = (live.get("CurrentInstanceCount"), live.get("DesiredInstanceCount"))
-                most = max(count or 0 for count in counts)
-                used[name] += most or variant.get("InitialInstanceCount") or 1
-    return dict(used)
-
-
 def quota_findings(
-    aws: Aws, need: QuotaNeed, instances: InstanceTable, *, at_plan: bool = False
+    aws: Aws, instance_type: str, count: int, instances: InstanceTable, *, at_plan: bool = False
 ) -> tuple[Finding, ...]:
-    """What the account's quota means for ``need``; ``at_plan``, a sufficient one is a note."""
-    instance = next((row for row in instances.instances if row.type == need.instance_type), None)
-    name = need.instance_type + QUOTA_SUFFIX
+    """What the account's quota means for ``count`` instances; ``at_plan``, a sufficient one is a
+    note. What is in use is not counted: AWS refuses a request beyond the quota at once."""
+    instance = next((row for row in instances.instances if row.type == instance_type), None)
+    name = instance_type + QUOTA_SUFFIX
     try:
-        code = instance.quota_code if instance else None
-        quota = endpoint_quota(aws, need.instance_type, code)
+        quota = endpoint_quota(aws, instance_type, instance.quota_code if instance else None)
     except PeagleError as failed:
         usual = instance.quota_default if instance else None
         default = "" if usual is None else f"; new accounts have {usual:g}"
@@ -248,49 +203,12 @@ def quota_findings(
         message = f"Service Quotas lists no '{name}' in {aws.region}"
         fix = "look it up in the Service Quotas console; SageMaker rejects the endpoint if it is 0"
         return (warning("quota-unknown", _WHERE, message, fix),)
-    used: dict[str, int] = {}
-    if quota.value >= need.count:
-        try:
-            used = instances_in_use(aws, need.instance_type, need.endpoint)
-        except PeagleError:  # what is in use may not be listed
-            return ()
-    findings = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
-    if findings or not at_plan:
-        return findings
-    message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
-    return (note("quota-enough", _WHERE, message, "enough for this plan"),)
-
-
-def quotas_at_plan(
-    aws: Aws, instance_type: str, count: int, instances: InstanceTable
-) -> tuple[Finding, ...]:
-    """What the quota means for a plan of ``count`` new instances. Instances in use now may be free
-    when the plan is deployed, so they are a warning here."""
-    findings = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, at_plan=True)
-    warned = {"level": "warning"}
-    return tuple(f.model_copy(update=warned) if f.code == "quota-in-use" else f for f in findings)
-
-
-def compare_quota(
-    quota: Quota, used: Mapping[str, int], need: QuotaNeed, region: str, in_sandbox: bool = False
-) -> Iterator[Finding]:
-    """What ``quota`` means for ``need`` while endpoints use so many instances of it."""
-    busy = sum(used.values())
-    free = max(int(quota.value) - busy, 0)
-    value = f"the quota '{quota.name}' is {quota.value:g}"
-    needed = max(need.count, busy + need.more)
-    fix = quota_fix(quota.name, region, quota.code, needed, in_sandbox)
+    value = f"the quota '{name}' is {quota.value:g}"
+    if quota.value >= count:
+        enough = note("quota-enough", _WHERE, value, "enough for this plan")
+        return (enough,) if at_plan else ()
+    raised = quota_fix(name, aws.region, quota.code, count, aws.in_sandbox)
     if quota.value <= 0:
-        yield error("quota-zero", _WHERE, f"{value}: no endpoint may use {need.instance_type}", fix)
-    elif quota.value < need.count:
-        yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
-    elif free < need.more:
-        message = f"{value} and {_in_use(used)}, so {free} of the {need.more} needed are available"
-        fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)
-        yield error("quota-in-use", _WHERE, message, fix)
-
-
-def _in_use(used: Mapping[str, int]) -> str:
-    names = sorted(used)
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{sum(used.values())} are in use by {shown}" if used else "none is in use"
+        message = f"{value}: no endpoint may use {instance_type}"
+        return (error("quota-zero", _WHERE, message, raised),)
+    return (error("quota-too-small", _WHERE, f"{value}; the plan needs {count}", raised),)

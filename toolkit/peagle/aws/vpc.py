@@ -1,54 +1,20 @@
-"""The VPC as EC2 describes it: subnets, security groups, routes and endpoints. Reads only."""
+"""The VPC as EC2 describes it: subnets, routes and endpoints. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
 
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
-@dataclass(frozen=True)
-class Subnet:
-    """A subnet: its VPC and free addresses."""
-
-    vpc: str
-    free_addresses: int
-
-
-def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
-    """Those of the subnets that exist, by id. Raises AccessDenied and CloudError."""
-    subnets = _describe(aws, "describe_subnets", "Subnets", "SubnetIds", ids)
-    return {
-        subnet["SubnetId"]: Subnet(subnet["VpcId"], int(subnet.get("AvailableIpAddressCount") or 0))
-        for subnet in subnets
-    }
-
-
-def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, str]:
-    """The VPCs of those of the groups that exist, by id. Raises AccessDenied and CloudError."""
-    groups = _describe(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
-    return {group["GroupId"]: group.get("VpcId", "") for group in groups}
-
-
-def _describe(
-    aws: Aws, operation: str, key: str, parameter: str, ids: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """The descriptions of those that exist: EC2 refuses a request that names another one too."""
-    for resource_id in ids:
-        with suppress(Missing):
-            yield from aws.call("ec2", operation, **{parameter: [resource_id]})[key]
-
-
-def find_isolated(aws: Aws, vpc: str, subnets: Sequence[str]) -> tuple[list[str], list[str]]:
+def find_isolated(aws: Aws, subnets: Sequence[str]) -> tuple[list[str], list[str]]:
     """Those of the subnets of one VPC without a route to S3, and those without one to the internet.
-    Raises AccessDenied and CloudError."""
-    in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
+    Raises AccessDenied, and Missing for a subnet that does not exist."""
+    described = aws.call("ec2", "describe_subnets", SubnetIds=list(subnets))["Subnets"]
+    in_vpc = [{"Name": "vpc-id", "Values": sorted({subnet["VpcId"] for subnet in described})}]
     tables = aws.call("ec2", "describe_route_tables", Filters=in_vpc)["RouteTables"]
     endpoints = aws.call("ec2", "describe_vpc_endpoints", Filters=in_vpc)["VpcEndpoints"]
     to_s3 = [

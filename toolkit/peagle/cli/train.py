@@ -312,7 +312,7 @@ def _train_on_sagemaker(
         name = run.job_name(time.time())
         request = training_job_request(name, run, pair, arguments, job)
         print_job_request(request, job, planned, session.where(region))
-        print_and_refuse(tuple(job_findings(aws, job)))
+        print_and_refuse(tuple(job_findings(job)))
         confirm("Start this job?", "not started")
         start_job(aws, run, data, request, company)
     else:

@@ -3,9 +3,7 @@ before anything is created. Reads only."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from typing import Any, Literal
 from peagle.aws import prices, s3, sagemaker, vpc
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import Role, find_role, presence_findings, role_findings
+from peagle.aws.iam import Role, find_role
 from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
@@ -51,7 +49,6 @@ from peagle.render.requests import (
     CREATE_CONFIG,
     CREATE_ENDPOINT,
     CREATE_MODEL,
-    VARIANT,
     requests,
     with_replaced,
 )
@@ -239,7 +236,9 @@ def _with_account_findings(
     """The plan with pins, and with findings about price, quota and weights (``stored``)."""
     plan, pins = pin_plan(aws, plan)
     unlisted = prices.unlisted_findings(fresh.listed, plan.instance_type)
-    quota = prices.quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
+    quota = prices.quota_findings(
+        aws, plan.instance_type, plan.instance_count, fresh.table, at_plan=True
+    )
     replaced = {"price-unknown"} if unlisted else set[str]()
     replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
@@ -308,15 +307,13 @@ def preflight(
         more = 0
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
-        if as_candidate and record and live:
-            findings += _candidate_quota(aws, priced, record, live, instances)
-        else:
-            findings += _quota(aws, plan, instances, count, more)
+        findings += _quota(aws, plan, instances, count + more)
         for bucket_of_weights in {upload.bucket for upload in desired.uploads}:
             s3.bucket_exists(aws, bucket_of_weights)  # refuses one of another account or region
         findings += _capture_findings(aws, plan)
         findings += [*mounted_findings(aws, plan), *pins]
-        findings += _prerequisites(aws, used, desired, more if is_update else count)
+        findings += _role_access_findings(aws, used, desired)
+        findings += _network_findings(aws, plan)
     findings += _topic_findings(aws, plan)
     changes: tuple[Change, ...] = ()
     if record:
@@ -385,19 +382,6 @@ def _changes(
             yield Change("end", *(None if at is None else utc_text(at) for at in ends))
 
 
-def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
-    """What SageMaker needs from IAM, S3, ECR and the network."""
-    unfit = tuple(role_findings(aws, role))
-    yield from unfit
-    if not unfit:
-        uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
-        read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
-        folders = sorted(uploaded | read, key=str)
-        yield from _role_access_findings(aws, role, desired.plan, folders)
-    yield from presence_findings(aws, desired.plan.runtime.image)
-    yield from _network_findings(aws, desired.plan, started)
-
-
 def _capture_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     """The error that there is no bucket for captured data, which SageMaker would drop. Raises
     Refused for one of another region, or of another account, whose rules deploy cannot change."""
@@ -429,75 +413,40 @@ def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[F
     yield error("copies-fixed-instances", "name", message, fix)
 
 
-def _quota(
-    aws: Aws, plan: Plan, instances: InstanceTable, count: int, more: int
-) -> tuple[Finding, ...]:
-    """About ``count`` instances, and ``more`` during an update. A new endpoint does not count
-    against itself. A quota below the maximum of scaling is a warning."""
-    need = prices.QuotaNeed(plan.instance_type, count, more or count, None if more else plan.name)
-    findings = tuple(prices.quota_findings(aws, need, instances))
+def _quota(aws: Aws, plan: Plan, instances: InstanceTable, count: int) -> Iterator[Finding]:
+    """About ``count`` instances. A quota below the maximum of scaling is a warning."""
+    findings = prices.quota_findings(aws, plan.instance_type, count, instances)
+    yield from findings
     if plan.scaling is None or errors(findings):
-        return findings
+        return
     most = plan.scaling.max_instances
-    need = prices.QuotaNeed(plan.instance_type, most, most, endpoint=plan.name)
     text = f"scaling to {most} instances will fail"
-    at_most = (
-        finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})
-        for finding in prices.quota_findings(aws, need, instances)
-        if finding.level == "error"
-    )
-    return (*findings, *at_most)
+    for each in prices.quota_findings(aws, plan.instance_type, most, instances):
+        if each.level == "error":
+            message = f"{text}: {each.message}"
+            yield each.model_copy(update={"level": "warning", "message": message})
 
 
-def _candidate_quota(
-    aws: Aws, plan: Plan, record: Deployment, live: Endpoint, instances: InstanceTable
-) -> Iterator[Finding]:
-    """SageMaker starts new instances for both variants before it ends those that serve now."""
-    together = Counter({plan.instance_type: plan.instance_count})
-    together[record.current.served.instance_type] += live.running.get(VARIANT, 0)
-    for instance_type, count in together.items():
-        need = prices.QuotaNeed(instance_type, count, count)
-        yield from prices.quota_findings(aws, need, instances)
-
-
-def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
-    """Findings about the plan's subnets and security groups, of which the change starts
-    ``more_instances``. SageMaker reports a wrong network only after minutes."""
+def _network_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """Whether the plan's subnets have routes to what its containers need, which SageMaker reports
+    only after minutes. Security groups and network ACLs are not looked at."""
     company = plan.company
     if not company.in_vpc:
         return
-    try:
-        subnets = vpc.find_subnets(aws, company.subnets)
-        groups = vpc.find_security_groups(aws, company.security_groups)
-        missing = [name for name in company.subnets if name not in subnets]
-        missing += [name for name in company.security_groups if name not in groups]
-        vpcs = sorted({subnet.vpc for subnet in subnets.values()} | {*groups.values()})
-        if missing or len(vpcs) > 1:
-            message = f"{aws.region} has no {' and no '.join(missing)} in account {aws.account}"
-            if not missing:
-                message = f"subnets and security groups are of several VPCs: {', '.join(vpcs)}"
-            yield error("network-missing", "subnets", message, "correct the ids, or the --region")
-            return
-        free = sum(subnet.free_addresses for subnet in subnets.values())
-        if free < more_instances:
-            message = f"the subnets have {free} free addresses; the change starts {more_instances}"
-            yield error("network-full", "subnets", message, "name larger subnets")
-        # SageMaker places instances in any of the subnets: each needs a route to what is needed.
-        needed = destinations(plan.environment, company.network_isolation)
-        no_s3, closed = vpc.find_isolated(aws, vpcs[0], company.subnets)
-    except CloudError as failed:
-        yield warning(
-            "network-unknown", "subnets",
-            f"not known whether containers in {', '.join(company.subnets)} can start: "
-            f"{failed.message}",
-            "allow ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
-            "DescribeVpcEndpoints to these credentials, or check with others",
-        )  # fmt: skip
+    needed = destinations(plan.environment, company.network_isolation)
+    try:  # SageMaker places instances in any of the subnets
+        no_s3, closed = vpc.find_isolated(aws, company.subnets)
+    except AccessDenied as denied:
+        message = f"not known whether containers in {', '.join(company.subnets)} can start"
+        fix = (
+            "allow ec2:DescribeSubnets, DescribeRouteTables and DescribeVpcEndpoints to these "
+            "credentials, or check with others"
+        )
+        yield warning("network-unknown", "subnets", f"{message}: {denied.message}", fix)
         return
-    # Security groups and network ACLs are not looked at.
     if needed.s3 and no_s3:
         message = f"there is no route to {needed.s3} from {', '.join(no_s3)}"
-        fix = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
+        fix = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to their VPC"
         yield error("network-unreachable", "subnets", message, fix)
     if needed.internet and closed:
         message = f"there is no route to {needed.internet} from {', '.join(closed)}"
@@ -508,12 +457,12 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
         yield error("network-unreachable", "subnets", message, fix)
 
 
-def _role_access_findings(
-    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
-) -> Iterator[Finding]:
+def _role_access_findings(aws: Aws, role: Role, desired: DesiredState) -> Iterator[Finding]:
     """Whether the role's policies allow what the plan needs. Those of buckets are not simulated:
-    what these can allow is a warning."""
-    for actions, resource, bucket, below in _needs(aws, plan, folders):
+    what these can allow is a warning. SageMaker itself checks that it may assume the role."""
+    folders = {S3Uri.parse(upload.uri) for upload in desired.uploads}
+    folders |= {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
+    for actions, resource, bucket, below in _needs(aws, desired.plan, sorted(folders, key=str)):
         # The bucket that deploy creates has no policy.
         is_ours = bucket == default_bucket(aws.account, aws.region)
         others = f"the policy of the bucket {bucket}" if bucket and not is_ours else ""
@@ -531,21 +480,12 @@ def _role_access_findings(
             return
         results = response["EvaluationResults"]
         denied = [each["EvalActionName"] for each in results if each["EvalDecision"] != "allowed"]
-        if not denied:
-            continue
-        files = resource.removesuffix(CONFIG_FILE)
-        granted = resource if files == resource else f"{files}*"
-        policy = {"Effect": "Allow", "Action": denied, "Resource": granted}
-        command = (
-            "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
-            f"peagle-{denied[0].partition(':')[2]}", "--policy-document",
-            json.dumps({"Version": "2012-10-17", "Statement": [policy]}),
-        )  # fmt: skip
-        message = f"the role {role.name!r} does not allow {' and '.join(denied)} on {resource}"
-        message += f", unless {others} does" if others else ""
-        remedy = Fix("add it; the policies in infra/iam are examples", command)
-        level: Level = "warning" if others else "error"
-        yield finding(level, "role-lacks-permission", "role", message, remedy)
+        if denied:
+            message = f"the role {role.name!r} does not allow {' and '.join(denied)} on {resource}"
+            message += f", unless {others} does" if others else ""
+            level: Level = "warning" if others else "error"
+            fix = "add it to a policy of the role; those in infra/iam are examples"
+            yield finding(level, "role-lacks-permission", "role", message, fix)
 
 
 def _needs(
@@ -569,21 +509,10 @@ def _needs(
 
 
 def _topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the topic of the plan's alarms exists, and has a subscriber."""
+    """The error that the topic of the plan's alarms does not exist, which CloudWatch would not
+    report."""
     topic = plan.observe.alarm_topic if plan.observe else None
-    if topic is None:
-        return
-    try:
-        response = aws.find("sns", "get_topic_attributes", TopicArn=topic)
-    except AccessDenied as denied:
-        message = f"not known whether alarms can notify {topic}: {denied.message}"
-        fix = "allow sns:GetTopicAttributes on it, or check it"
-        yield warning("topic-unheard", "alarm_topic", message, fix)
-        return
-    if response is None:
-        message, fix = f"there is no topic {topic}", "create it, or use another one"
-        yield error("topic-missing", "alarm_topic", message, fix)
-    elif response["Attributes"].get("SubscriptionsConfirmed", "0") == "0":
-        message = f"{topic} has no confirmed subscription: no one receives its notifications"
-        fix = "subscribe to it with aws sns subscribe, then confirm the e-mail"
-        yield warning("topic-unheard", "alarm_topic", message, fix)
+    with suppress(AccessDenied):
+        if topic and aws.find("sns", "get_topic_attributes", TopicArn=topic) is None:
+            message, fix = f"there is no topic {topic}", "create it, or use another one"
+            yield error("topic-missing", "alarm_topic", message, fix)

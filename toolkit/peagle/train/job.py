@@ -22,7 +22,7 @@ from typing import Any
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists
-from peagle.aws.iam import Role, presence_findings, role_findings
+from peagle.aws.iam import Role
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
@@ -174,10 +174,8 @@ def training_job_request(
     }  # fmt: skip
 
 
-def job_findings(aws: Aws, options: JobSettings) -> Iterator[Finding]:
-    """Whether the role, the image and the disk of the instance allow the job."""
-    yield from role_findings(aws, options.role)
-    yield from presence_findings(aws, options.image)
+def job_findings(options: JobSettings) -> Iterator[Finding]:
+    """Whether the disk of the instance allows the job."""
     local = options.instance.nvme_gb
     if local and options.volume_gb > local:
         needed = format_size(options.volume_gb * _GB)
