@@ -159,7 +159,7 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     assert failed.returncode == 4, failed.stderr
     assert "rolls back on errors, acceptance" in failed.stderr
     error = json.loads(failed.stderr.splitlines()[-1])["error"]
-    assert error["code"] == "rolled-back-on-alarm"
+    assert error["code"] == "endpoint-rolled-back"
     assert f"{NAME}-acceptance" in error["message"]
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     alarms = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]

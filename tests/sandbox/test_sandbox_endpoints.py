@@ -246,23 +246,6 @@ def test_images_are_those_of_the_registry_and_of_other_accounts(account: Account
         assert refusal(create_model, account=account, Image=image) == expected
     for image in (OUR_IMAGE, IMAGE, IMAGE.replace("763104351884", "210987654321")):
         create_model(account, Image=image)
-    ecr = account.client("ecr")
-
-    def images(image: str) -> list[Any]:
-        registry, _, name = image.partition("/")
-        repository, _, tag = name.partition(":")
-        answer = ecr.batch_get_image(
-            registryId=registry[:12], repositoryName=repository, imageIds=[{"imageTag": tag}]
-        )
-        return list(answer["images"])
-
-    (ours,) = images(OUR_IMAGE)
-    by_digest = [{"imageDigest": ours["imageId"]["imageDigest"]}]
-    assert ecr.batch_get_image(repositoryName="peagle-tiny", imageIds=by_digest)["images"]
-    assert "imageDigest" not in images(IMAGE)[0]["imageId"]
-    assert images(missing[0]) == []
-    with pytest.raises(ecr.exceptions.RepositoryNotFoundException):
-        images(missing[1])
 
 
 @pytest.mark.parametrize("uri", ["s3://no-such-bucket/a/", f"s3://{BUCKET}/none/"])

@@ -517,12 +517,10 @@ def plan_pair_online(
     if drafter:
         fields = {**fields, "drafter": drafter}
 
-    def planned(catalog: Catalog, reads_head: bool) -> Plan:
-        reader = (lambda: aws) if reads_head else aws_of
-        return plan_pair(pair, fields, catalog, reader, verdict)
+    def planned(catalog: Catalog) -> Plan:
+        return plan_pair(pair, fields, catalog, lambda: aws, verdict)
 
-    head_in_s3 = is_s3_uri(fields.get("drafter") or "")
-    plan = plan_with_live_prices(_for_optional_queries(account, aws), pinned, planned, head_in_s3)
+    plan = plan_with_live_prices(_for_optional_queries(account, aws), pinned, planned)
     more = {"reasons": (*plan.reasons, *reasons), "findings": (*plan.findings, *findings)}
     return plan.model_copy(update=more)
 

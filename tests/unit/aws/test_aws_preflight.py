@@ -20,7 +20,6 @@ from tests.unit.aws.world import World
 
 @pytest.mark.parametrize(("answer", "code"), [
     (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
-    (service_error("PermanentRedirect", "301", "HeadBucket"), "bucket-region"),
     ({"BucketRegion": "eu-west-1"}, "bucket-region"),
 ])  # fmt: skip
 def test_a_bucket_of_another_account_or_region_is_refused(

@@ -14,7 +14,6 @@ from peagle.aws.prices import (
     hosting_prices,
     prices_in,
     today,
-    unlisted_findings,
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price
 from peagle.store import home
@@ -64,7 +63,7 @@ def cache_file() -> Path:
 def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     world.cloud.price = 1.25
     fresh = fresh_prices(world.aws, TABLE)
-    table, listed = fresh.table, fresh.listed
+    table = fresh.table
     assert fresh.findings == ()
     assert {price.region: price.usd_per_hour for price in table.instances[0].prices} == {
         "eu-west-1": 2.0,
@@ -73,9 +72,6 @@ def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     last = table.instances[0].prices[0]
     assert (last.source, last.date) == ("AWS Pricing API", today())
     assert table.instances[1] == TABLE.instances[1]
-    assert unlisted_findings(listed, "ml.g5.xlarge") == ()
-    (missing,) = unlisted_findings(listed, "ml.g5.2xlarge")
-    assert (missing.code, missing.level) == ("price-not-listed", "warning")
 
 
 def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +109,6 @@ def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> No
     assert fresh.table == TABLE
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
-    assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
 
 
 def test_rows_of_other_components_and_regions_are_ignored() -> None:

@@ -42,11 +42,11 @@ def test_an_unknown_profile_is_a_user_error() -> None:
         connect("us-east-1", profile="work")
 
 
-def test_explicit_keys_exclude_the_machines_configuration(
+def test_explicit_keys_replace_the_machines_credentials(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\nbroken")
-    monkeypatch.setenv("AWS_PROFILE", "nowhere")
+    (tmp_path / "config").write_text("[profile work]\naws_access_key_id = a\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_PROFILE", "work")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "another accounts")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")

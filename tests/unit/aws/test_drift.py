@@ -256,12 +256,8 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
     assert find_template_drift(plan, tmp_path, catalog) == ()
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
-    before = {
-        change.setting: change.before for change in find_template_drift(other, tmp_path, catalog)
-    }
-    assert before.pop("template.main.tf") == "other text"
-    assert all(field.startswith("template.values.json.") for field in before)
-    assert 1 in before.values()
+    changed = {change.setting for change in find_template_drift(other, tmp_path, catalog)}
+    assert {"template.main.tf", "template.values.json"} <= changed
 
 
 @pytest.mark.parametrize("format", ["hyperpod", "kserve"])

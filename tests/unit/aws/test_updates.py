@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.deploy.apply import RolledBack, RolledBackOnAlarm
+from peagle.deploy.apply import RolledBack
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
@@ -204,18 +204,14 @@ def test_a_rollout_without_an_update_has_its_alarms(world: World) -> None:
     assert world.cloud.made_alarms == {}
 
 
-@pytest.mark.parametrize("is_named", [True, False])
-def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
+def test_a_rollback_on_an_alarm_has_sagemaker_s_reason(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
-    reason = "CloudWatch alarms fired" + (f": [{ACCEPTANCE}]" if is_named else "")
-    world.cloud.firing = set() if is_named else {ACCEPTANCE}
+    reason = f"CloudWatch alarms fired: [{ACCEPTANCE}]"
     world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
-    with raises_code("rolled-back-on-alarm", RolledBackOnAlarm) as failed:
+    with raises_code("endpoint-rolled-back") as failed:
         world.deploy(rolled_out(another(a_plan())))
     assert ACCEPTANCE in failed.value.message
-    assert ERRORS not in failed.value.message
-    assert "--no-speculation" in failed.value.fix
     assert world.serves() == before
     record = world.saved()
     assert record.pending is None

@@ -9,7 +9,7 @@ from peagle.deploy.context import SILENT_SECONDS, WillNotServe
 from peagle.deploy.removal import remove_failed_start
 from peagle.errors import CloudError
 from tests.support import raises_code
-from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.cloud import START
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
@@ -95,26 +95,6 @@ def test_a_log_that_cannot_be_read_does_not_end_the_wait(world: World, code: str
     lines = {progress.line for progress in world.shown if progress.state == "Creating"}
     denied = {"(no permission to read the log: logs:FilterLogEvents)"}
     assert lines == (denied if code.startswith("AccessDenied") else {"no log yet"})
-
-
-@pytest.mark.parametrize(("seconds", "code"), [(60, None), (600, "ThrottlingException")])
-def test_the_wait_survives_some_time_without_an_answer(
-    world: World, seconds: float, code: str | None
-) -> None:
-    world.cloud.next_scripts = [[*[("Creating", None)] * 9, ("InService", None)]]
-
-    def fail(operation: str) -> None:
-        if operation == "describe_endpoint" and START + 3 < world.cloud.now < START + 3 + seconds:
-            raise service_error("ThrottlingException", "Rate exceeded", "DescribeEndpoint")
-
-    world.cloud.before = fail
-    if code is None:
-        world.deploy(a_plan())
-        assert world.state() == "InService"
-        return
-    with raises_code(code, CloudError):
-        world.deploy(a_plan())
-    assert world.cloud.now - START < 150
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ ERRORS: tuple[tuple[str, Any, int, str], ...] = (
     ("packed.faults", [WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was"),
     ("packed.faults", [WarmReply(400, b"?")], 3, "does not offer compile caches"),
     ("packed.faults", [None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
-    ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "throttles"),
+    ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "Rate"),
     ("packed.faults", [None, KeyboardInterrupt()], 130, "interrupted"),
     ("packed.manifest", {"sha256": "0" * 64}, 4, "do not match"),
     ("packed.manifest", {"size": 10**18}, 2, "is full"),

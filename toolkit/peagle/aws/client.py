@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,10 +18,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3
-import botocore.session
 from boto3.exceptions import Boto3Error
 from botocore import exceptions as boto
 from botocore.auth import SigV4QueryAuth
@@ -36,7 +33,6 @@ from peagle import __version__
 from peagle.aws.errors import (
     CAPACITY_FIX,
     CREDENTIALS_FIX,
-    LOOPBACK_HOSTS,
     QUOTA_IN_MESSAGE,
     UNKNOWN_KEY_CODES,
     AccessDenied,
@@ -58,11 +54,6 @@ from peagle.store import SANDBOX
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 
-_STALE_FIX = (
-    "AWS_ENDPOINT_URL leads to this machine, where nothing answers; if that was the sandbox, "
-    'point this shell to its new address: eval "$(peagle sandbox env)"'
-)
-
 _MISSING_CODE = re.compile(r"404|NoSuch\w+|[\w.]*NotFound(Exception|Error)?|\w+\.Malformed")
 """Codes of what does not exist: those of S3, of most services, and of EC2, also for a malformed
 id."""
@@ -80,10 +71,6 @@ _ASLEEP = "Inference Component has no capacity to process this request"
 _STARTS_INSTANCES = ("CreateEndpoint", "UpdateEndpoint", "UpdateEndpointWeightsAndCapacities")
 _LONGEST_MESSAGE = 1_500
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
-_PASS_ROLE = (
-    "use a role whose name begins with peagle-, or add this role's ARN to the line Resource of the "
-    "statement PassTheRoleToSageMaker in infra/iam/deploy-policy.json"
-)
 
 _ERRORS_BY_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
     (
@@ -93,12 +80,6 @@ _ERRORS_BY_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
     (
         UNKNOWN_KEY_CODES, "AWS rejects these credentials in {region}: {message}",
         Fix("check the keys, and that this region is enabled for the account"),
-    ),
-    (
-        {"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException",
-         "TooManyRequestsException"},
-        "{operation}: AWS still throttles requests after several retries: {message}",
-        Fix("wait a minute and run the command again"),
     ),
 )  # fmt: skip
 """AWS's codes, our message, fix."""
@@ -124,18 +105,13 @@ _ERRORS_BY_CLASS: tuple[_Translation, ...] = (
         Fix("renew it", ("aws", "sso", "login")), "session-expired",
     ),
     (
-        (boto.CredentialRetrievalError,), CloudError, "cannot retrieve AWS credentials: {error}",
-        CREDENTIALS_FIX, "no-credentials",
-    ),
-    (
         (boto.ConnectionError, boto.HTTPClientError, HTTPError), CloudError,
         "{service} in {region} cannot be reached: {error}", UNREACHABLE_FIX, "unreachable",
     ),
     (
-        (ResponseParserError, StreamParserError), CloudError,
-        "{service}: the answer is not valid: {error}", UNREACHABLE_FIX, "invalid-response",
+        (boto.BotoCoreError, Boto3Error, ResponseParserError, StreamParserError), CloudError,
+        "{service}: {error}", "", CloudError.code,
     ),
-    ((boto.BotoCoreError, Boto3Error), CloudError, "{service}: {error}", "", CloudError.code),
 )  # fmt: skip
 """botocore's classes, ours, message, fix, code; the first match counts."""
 
@@ -157,9 +133,6 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
         # No valid answer arrived, or the request could not be sent.
         rows = (row for row in _ERRORS_BY_CLASS if isinstance(error, row[0]))
         _, kind, message, fix, code = next(rows)
-        with suppress(ValueError):
-            url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url")))
-            fix = _STALE_FIX if code == "unreachable" and url.hostname in LOOPBACK_HOSTS else fix
         text = str(error)[:_LONGEST_MESSAGE]
         message = message.format(error=text, service=service, region=region)
         raise kind(message, fix, code) from error
@@ -196,13 +169,12 @@ def _translate_rejection(
 ) -> CloudError:
     for codes, text, fix in _ERRORS_BY_CODE:
         if code in codes:
-            text = text.format(region=region, operation=operation, message=message)
-            return CloudError(text, fix, code)
+            return CloudError(text.format(region=region, message=message), fix, code)
     if code in _DENIED_CODES:
         named = _ACTION.search(message)
         action = named["action"] if named else iam_action(service, operation)
-        ask = _PASS_ROLE if action == "iam:PassRole" else f"ask for a policy that allows {action}"
-        return AccessDenied(f"access denied: {action} ({message})", Fix(ask), code)
+        ask = f"ask for a policy that allows {action}"
+        return AccessDenied(f"access denied: {action} ({message})", ask, code)
     if code == "ResourceLimitExceeded":
         limit = QUOTA_IN_MESSAGE.search(message)
         name = limit["name"] if limit else ""
@@ -481,21 +453,14 @@ def connect(
     keys: Keys | None = None,
     scope: str | None = None,
 ) -> Aws:
-    """A connection; sends nothing yet. With ``keys`` the machine's AWS configuration is not read,
-    so that a command for the sandbox cannot reach an account. Raises UserError."""
+    """A connection; sends nothing yet. ``keys`` replace the machine's AWS credentials, so that a
+    command for the sandbox cannot reach an account. Raises UserError."""
     with translated("aws", region):
-        if keys:  # reads no configuration file and no AWS_PROFILE
-            nothing = (None, None, os.devnull, None)
-            variables: dict[str, Any] = {
-                "profile": (None, [], None, None),
-                "config_file": nothing,
-                "credentials_file": nothing,
-            }
-            core = botocore.session.Session(session_vars=variables)
-            core.set_credentials(keys.access_key, keys.secret_key)
-            session = boto3.Session(botocore_session=core)
-        else:
-            session = boto3.Session(profile_name=profile)
+        session = (
+            boto3.Session(keys.access_key, keys.secret_key)
+            if keys
+            else boto3.Session(profile_name=profile)
+        )
         regions = [name for partition in _PARTITIONS
                    for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
     if region not in regions:

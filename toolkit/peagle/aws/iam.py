@@ -16,7 +16,6 @@ from peagle.render.resources import trust_policy
 SERVICE = "sagemaker.amazonaws.com"
 
 _ROLE_ARN = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
-_ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}")
 _ASSUMED = re.compile(r"arn:aws[\w-]*:sts::\d{12}:assumed-role/(?P<name>[^/]+)/")
 _LIST_ROLES = Fix("list the roles", ("aws", "iam", "list-roles"))
 
@@ -44,9 +43,6 @@ def find_role(aws: Aws, name_or_arn: str | None, purpose: str = "peagle") -> Rol
     if name_or_arn and _ROLE_ARN.fullmatch(name_or_arn):
         return Role(name_or_arn)
     if name_or_arn:
-        if not _ROLE_NAME.fullmatch(name_or_arn):
-            message = f"{name_or_arn!r} is not a role ARN or a role name"
-            raise UserError(message, _LIST_ROLES, "invalid-role")
         try:
             role = aws.call("iam", "get_role", RoleName=name_or_arn)["Role"]
         except Missing as error:

@@ -120,15 +120,6 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
     return FreshPrices(listed.applied_to(table), listed, findings)
 
 
-def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Finding, ...]:
-    """The warning that AWS lists other types in the region, but not this one."""
-    if listed is None or not listed.usd or instance_type in listed.usd:
-        return ()
-    message = f"AWS has no price for hosting on {instance_type} in {listed.region}"
-    fix = "it may not be offered there: choose another --region or --instance-type"
-    return (warning("price-not-listed", "price", message, fix),)
-
-
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     """USD per hour by instance type, from rows of the Pricing API (each a JSON text). Of several
     rows for a type the one whose usage is ``Host:`` counts, else the most expensive."""

@@ -84,10 +84,6 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     except AccessDenied as denied:
         message = f"the bucket {bucket} belongs to another account, or may not be listed"
         raise Refused(message, fix, BUCKET_DENIED) from denied
-    except CloudError as error:
-        if error.code not in OTHER_REGION_CODES:
-            raise
-        region = "another region"
     if region != aws.region:
         message = f"the bucket {bucket} is in {region}, and SageMaker uses those of its own only"
         raise Refused(message, f"{fix}, or add --region {region}", "bucket-region")
@@ -248,12 +244,6 @@ def _write_lifecycle(
 
 _MAX_FILES = 5_000
 
-OTHER_REGION_CODES = (
-    "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
-    "PermanentRedirect",
-)  # fmt: skip
-"""Errors of a request to a bucket in another region."""
-
 _CHECK_URI = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"
 
 
@@ -307,31 +297,15 @@ class S3Source:
 
     @contextmanager
     def _explained(self, resource: str) -> Iterator[None]:
-        """Add permission, bucket or region to AWS's errors."""
+        """Raise CheckpointError for what does not exist."""
         try:
             yield
-        except AccessDenied as error:
-            raise AccessDenied(
-                f"{error.message} on arn:aws:s3:::{resource}",
-                f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
-                f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
-                "also needs kms:Decrypt",
-                error.code,
-            ) from error
         except Missing as error:
             if error.code == "NoSuchBucket":
                 message = f"there is no bucket {self._bucket}"
                 raise CheckpointError(message, _CHECK_URI, code="no-bucket") from error
             message, fix = f"s3://{resource} is gone", "run the command again"
             raise CheckpointError(message, fix, code="source-changed") from error
-        except CloudError as error:
-            if error.code not in OTHER_REGION_CODES:
-                raise
-            raise CloudError(
-                f"the bucket {self._bucket} is in a different region from {self._aws.region}",
-                "pass the bucket's region with --region",
-                error.code,
-            ) from error
 
 
 def read_lines(aws: Aws, place: S3Uri, ending: str) -> Iterator[tuple[str, Iterator[bytes]]]:

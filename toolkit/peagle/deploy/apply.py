@@ -18,7 +18,7 @@ from peagle import proof
 from peagle.aws import cloudwatch, s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
-from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
+from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, ResourceKind, Tag
 from peagle.catalog.schema import Catalog
 from peagle.deploy import proving, resources, revisions, scaling
 from peagle.deploy.context import (
@@ -39,7 +39,6 @@ from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError, 
 from peagle.planning.operation import adapt_rollout, cost_text
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
-from peagle.render.alarms import alarm_name, rollback_alarm_names
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS, deployment_config
 from peagle.s3uri import S3Uri
@@ -53,10 +52,6 @@ PAUSE_SECONDS = 60.0
 class RolledBack(NotProved, code="rolled-back"):
     """The proof of an update failed, and what served before serves again.
     Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it"""
-
-
-class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
-    """An alarm fired during an update, and what served before serves again."""
 
 
 def deploy(
@@ -257,7 +252,7 @@ def wait_in_service(
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
             context.change(pending=None)
-        raise _rolled_back(context, revision, live) or not_in_service(live, log)
+        raise not_in_service(live, log)
     sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), revision.tag])
     return started if updating else 0.0
 
@@ -403,41 +398,16 @@ def _rollout_parameter(
     kept = {each.fingerprint for each in (record.serving, record.previous) if each}
     rollback = config.pop("AutoRollbackConfiguration")
     names = tuple(alarm["AlarmName"] for alarm in rollback["Alarms"])
-    fired = _in_alarm(context, names) if revision.fingerprint in kept else []
+    fired: list[str] = []
+    if revision.fingerprint in kept:
+        with suppress(CloudError):
+            alarms = cloudwatch.described_alarms(context.aws, names, StateValue="ALARM")
+            fired = [alarm["AlarmName"] for alarm in alarms]
     for name in fired:
         context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
     left = [{"AlarmName": name} for name in names if name not in fired]
     watched = {"AutoRollbackConfiguration": {"Alarms": left}} if left else {}
     return {"DeploymentConfig": {**config, **watched}}
-
-
-def _rolled_back(
-    context: DeploymentContext, revision: Revision, live: Endpoint
-) -> RolledBackOnAlarm | None:
-    """The error for an update that an alarm undid: the one that SageMaker's reason names, else
-    those that are in the state ALARM now."""
-    plan = revision.plan
-    if plan is None or plan.rollout is None or live.status != "InService":
-        return None
-    names = rollback_alarm_names(plan)
-    fired = [name for name in names if name in (live.failure or "")] or _in_alarm(context, names)
-    if not fired:
-        return None
-    fix = Fix("look at what the alarm watches", ("peagle", "status", live.name))
-    if fired[0] == alarm_name(plan.name, "acceptance"):
-        fix = Fix("switch speculation off with --no-speculation")
-    return RolledBackOnAlarm(
-        f"the update was rolled back on the alarm {' and '.join(fired)}: the earlier configuration "
-        f"{live.revision} serves again",
-        fix,
-    )
-
-
-def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
-    with suppress(CloudError):
-        alarms = cloudwatch.described_alarms(context.aws, names, StateValue="ALARM")
-        return [alarm["AlarmName"] for alarm in alarms]
-    return []
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:

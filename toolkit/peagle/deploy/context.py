@@ -28,9 +28,6 @@ from peagle_serve.crash import Crash
 SILENT_SECONDS = 15 * 60
 """A start without a log for so long is reported: an image is pulled in less."""
 
-_PATIENCE, _SANDBOX_PATIENCE = 120.0, 2.0
-"""How many seconds without an answer of AWS, as on a train, the wait survives."""
-
 TICK_SECONDS = 1.0
 """Between two displays of the elapsed time."""
 
@@ -191,7 +188,7 @@ def wait_while_busy(
     served, clock = revision.served, context.clock
     started, warned = clock.now(), False
     while True:
-        live = _describe_patiently(context)
+        live = sagemaker.describe(context.aws, context.record.name)
         if live is None or live.status not in BUSY:
             return live
         silence = ""
@@ -230,20 +227,6 @@ def wait_while_busy(
             )
             clock.sleep(min(pause, TICK_SECONDS))
             pause -= TICK_SECONDS
-
-
-def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
-    """The endpoint; a connection that is gone for a while does not end the wait."""
-    asked = context.clock.now()
-    patience = _PATIENCE if context.aws.is_amazon else _SANDBOX_PATIENCE
-    while True:
-        try:
-            return sagemaker.describe(context.aws, context.record.name)
-        except CloudError as error:
-            if error.rejected or context.clock.now() - asked > patience:
-                raise
-            context.say("Waiting for AWS to answer", error.message, lasting=True)
-            context.clock.sleep(TICK_SECONDS)
 
 
 def limit_seconds(revision: Revision) -> float:

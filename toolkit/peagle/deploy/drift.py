@@ -32,7 +32,6 @@ from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.text import json_object
 from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
 
@@ -141,7 +140,7 @@ def served_image(aws: Aws, name: str) -> str | None:
 
 def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
-    of this plan; of JSON, the values. Where several formats have such files, the one that differs
+    of this plan. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
     formats = {name: format_files(name) for name in format_names()}
     written = [
@@ -167,11 +166,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
             raise UserError(message, "check the file", code="unreadable-file") from None
         if file.path in _NO_TEMPLATE or written == file.content:
             continue
-        values, field = list[Change](), f"template.{file.path}"
-        if file.path.endswith(".json"):
-            texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*compare_leaves(field, *map(json_object, texts))]
-        drifted += values or [Change(field, "other text", "as rendered")]
+        drifted.append(Change(f"template.{file.path}", "other text", "as rendered"))
     return drifted
 
 

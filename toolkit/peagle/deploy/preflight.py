@@ -42,7 +42,6 @@ from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
 from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout, refuse_here
-from peagle.planning.speculation import NOT_READ
 from peagle.render.alarms import rollback_alarm_names
 from peagle.render.requests import (
     CREATE_COMPONENT,
@@ -60,8 +59,8 @@ _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
 _PRICE_CODES = {
-    "price-unknown", "price-of-another-region", "price-snapshot", "price-not-listed",
-    "price-not-from-aws", "instance-region-unknown",
+    "price-unknown", "price-of-another-region", "price-snapshot", "price-not-from-aws",
+    "instance-region-unknown",
 }  # fmt: skip
 """Findings that AWS's own price list resolves: a price shows that the region hosts the type."""
 
@@ -204,22 +203,12 @@ def _priced(plan: Plan, price: Price) -> Plan:
     return plan.model_copy(update=changed)
 
 
-def plan_with_live_prices(
-    aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
-) -> Plan:
+def plan_with_live_prices(aws: Aws, catalog: Catalog, plan: Callable[[Catalog], Plan]) -> Plan:
     """The plan, ranked by today's prices, with findings about quota and weights. ``plan`` makes a
-    plan from a catalogue; its second argument is whether it reads a drafter from the Hub or S3."""
+    plan from a catalogue."""
     fresh = prices.fresh_prices(aws, catalog.instances)
-    catalog = replace(catalog, instances=fresh.table)
-    made = plan(catalog, not head_in_s3)
-    stored = mounted_findings(aws, made)
-    if head_in_s3 and not errors(stored):
-        # An incomplete copy may lack the head, and another pair's head must not be planned with.
-        made = plan(catalog, True)
-    elif head_in_s3:
-        kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
-        made = made.model_copy(update={"findings": kept})
-    return _with_account_findings(aws, made, fresh, stored)
+    made = plan(replace(catalog, instances=fresh.table))
+    return _with_account_findings(aws, made, fresh)
 
 
 def plan_with_price_of_today(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
@@ -227,22 +216,19 @@ def plan_with_price_of_today(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     fresh = prices.fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
-    return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
+    return _with_account_findings(aws, priced, fresh)
 
 
-def _with_account_findings(
-    aws: Aws, plan: Plan, fresh: prices.FreshPrices, stored: tuple[Finding, ...]
-) -> Plan:
-    """The plan with pins, and with findings about price, quota and weights (``stored``)."""
+def _with_account_findings(aws: Aws, plan: Plan, fresh: prices.FreshPrices) -> Plan:
+    """The plan with pins, and with findings about price, quota and weights."""
+    stored = mounted_findings(aws, plan)
     plan, pins = pin_plan(aws, plan)
-    unlisted = prices.unlisted_findings(fresh.listed, plan.instance_type)
     quota = prices.quota_findings(
         aws, plan.instance_type, plan.instance_count, fresh.table, at_plan=True
     )
-    replaced = {"price-unknown"} if unlisted else set[str]()
-    replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
+    replaced = NOT_IN_SANDBOX if aws.in_sandbox else set[str]()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
-    findings = (*kept, *fresh.findings, *unlisted, *quota, *stored, *pins)
+    findings = (*kept, *fresh.findings, *quota, *stored, *pins)
     levels = ("error", "warning", "note")
     by_level = sorted(findings, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})

@@ -20,7 +20,7 @@ from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.kinds import TaggedDeployment
-from peagle.deploy.resources import KINDS, begin_deletion, remove
+from peagle.deploy.resources import KINDS, remove
 from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
@@ -148,8 +148,6 @@ def remove_failed_start(context: DeploymentContext) -> None:
     if live and live.status not in ("Creating", "Failed", "Deleting"):
         message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
         raise Refused(message, "deploy again to prove it", "serves-after-all")
-    if live and live.status == "Creating":
-        begin_deletion(context, live)
     if record.serving is None:
         destroy(context)
         return

@@ -510,49 +510,33 @@ class OwnedEndpoint(OwnedResource):
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint with its copies, after the end of a change, and wait until it is gone."""
-    revision, name, since = context.record.current, live.name, context.clock.now()
-    left: Endpoint | None = live
-    if live.component is not None:
-        with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
-            autoscaling.deregister(context.aws, name, copies=True)
-    while left and left.component is not None:
-        if left.component.status != "Deleting":
-            try:
-                component = {"InferenceComponentName": name}
-                context.aws.delete("sagemaker", "delete_inference_component", **component)
-            except Busy:
-                purpose = "Waiting for the copies' current change to end"
-                wait_while_busy(context, revision, since, purpose=purpose)
-        left = wait_while_busy(context, revision, since, purpose="Removing copies")
-    since = context.clock.now()
-    is_deleting = left is not None and left.status == "Deleting"
-    if left and left.status == "Creating":
-        is_deleting = begin_deletion(context, left)
-    if left and left.status in BUSY and not is_deleting:
-        purpose = "Waiting for the endpoint's current change to end"
-        left = wait_while_busy(context, revision, since, purpose=purpose)
-    if left is None:
-        return
-    if not is_deleting:
-        with suppress(AccessDenied):
-            autoscaling.deregister(context.aws, name)
-        sagemaker.delete(context.aws, "Endpoint", name)
-    left = wait_while_busy(context, revision, since)
-    if left is not None:
-        fix = Fix("run the command again", ("peagle", "destroy", name))
-        message = f"endpoint {name} was not deleted: {left.status} {left.failure or ''}"
-        raise CloudError(message, fix, "endpoint-not-deleted")
-    context.change(billing_since=None)
-
-
-def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it, which
-    is not documented."""
-    with suppress(Busy):
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    now = sagemaker.describe(context.aws, live.name)
-    return now is None or now.status == "Deleting"
+    """Delete the endpoint after its copies, each after the end of a change, and wait until it is
+    gone. Raises Busy when another client begins changes."""
+    revision, name, left = context.record.current, live.name, live
+    with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
+        autoscaling.deregister(context.aws, name, live.component is not None)
+    while True:
+        since, status, component = context.clock.now(), left.status, left.component
+        purpose = "Removing copies" if component else ""
+        try:
+            if component and component.status != "Deleting":
+                named = {"InferenceComponentName": name}
+                context.aws.delete("sagemaker", "delete_inference_component", **named)
+            elif not component and status != "Deleting":
+                sagemaker.delete(context.aws, "Endpoint", name)
+        except Busy:
+            if status not in BUSY:
+                raise
+            purpose = "Waiting for the current change to end"
+        after = wait_while_busy(context, revision, since, purpose=purpose)
+        if after is None:
+            context.change(billing_since=None)
+            return
+        if not component and status not in BUSY:
+            fix = Fix("run the command again", ("peagle", "destroy", name))
+            message = f"endpoint {name} was not deleted: {after.status} {after.failure or ''}"
+            raise CloudError(message, fix, "endpoint-not-deleted")
+        left = after
 
 
 LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (

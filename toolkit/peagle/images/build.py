@@ -228,8 +228,8 @@ _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
         "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
         "instance-scarce", "k-below-fastest", "no-alarm-topic", "prefix-cache-off",
-        "prefix-cache-too-small", "price-not-from-aws", "price-not-listed",
-        "price-of-another-region", "price-snapshot", "scale-to-zero-refused", "several-instances",
+        "prefix-cache-too-small", "price-not-from-aws", "price-of-another-region",
+        "price-snapshot", "scale-to-zero-refused", "several-instances",
         "speculation-loses", "speed-unverified", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip

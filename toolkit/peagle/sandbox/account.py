@@ -16,9 +16,7 @@ from typing import Any
 from moto.core.common_models import BaseModel
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
-from moto.ecr import urls as ecr_urls
 from moto.ecr.models import ecr_backends
-from moto.ecr.responses import ECRResponse
 from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 from moto.iam.responses import IamResponse
@@ -230,35 +228,12 @@ class IamOperations(IamResponse):
         return ActionResult({"EvaluationResults": results, "IsTruncated": False})
 
 
-class EcrOperations(ECRResponse):
-    """ECR with the images that are outside moto: AWS's own, and those of this machine's Docker."""
-
-    def batch_get_image(self) -> ActionResult:
-        """BatchGetImage. The digest of an image outside moto is not known, and left out."""
-        account = self._get_param("registryId") or ACCOUNT
-        repository = self._get_param("repositoryName")
-        image_ids = self._get_param("imageIds")
-        registry = f"{account}.dkr.ecr.{self.region}.amazonaws.com/{repository}"
-        for image_id in image_ids:
-            tag, digest = image_id.get("imageTag"), image_id.get("imageDigest")
-            name = (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
-            if is_missing_image(registry + name):
-                return super().batch_get_image()
-        if account == ACCOUNT and repository in self.ecr_backend.repositories:
-            stored = self.ecr_backend.batch_get_image(repository, account, image_ids)
-            if not stored["failures"]:
-                return ActionResult(stored)
-        image = {"registryId": account, "repositoryName": repository}
-        return ActionResult({"images": [{**image, "imageId": image_id} for image_id in image_ids]})
-
-
 def install() -> None:
     """Let this process's moto use these operations, and forget what was deleted: moto keeps a list
     of all objects, for a page that the sandbox does not have. Call it before the first request.
     moto reads AWS's 1,600 managed policies for each of five partitions and again after every reset,
     which takes seconds; here it reads them once."""
     iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
-    ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
     read, policies = IAMBackend._init_aws_policies, list[ManagedPolicy]()
 
     def managed_policies(backend: IAMBackend) -> list[ManagedPolicy]:
