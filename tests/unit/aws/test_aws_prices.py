@@ -62,9 +62,10 @@ def cache_file() -> Path:
 
 def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     world.cloud.price = 1.25
-    fresh = fresh_prices(world.aws, TABLE)
-    table = fresh.table
-    assert fresh.findings == ()
+    listed, findings = fresh_prices(world.aws)
+    assert listed is not None
+    assert findings == ()
+    table = listed.applied_to(TABLE)
     assert {price.region: price.usd_per_hour for price in table.instances[0].prices} == {
         "eu-west-1": 2.0,
         "us-east-1": 1.25,
@@ -104,10 +105,8 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
 def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> None:
     world.cloud.before = denied("get_products", code=code)
-    fresh = fresh_prices(world.aws, TABLE)
-    (finding,) = fresh.findings
-    assert fresh.table == TABLE
-    assert fresh.listed is None
+    listed, (finding,) = fresh_prices(world.aws)
+    assert listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
 
 
@@ -139,7 +138,7 @@ def test_prices_that_are_not_aws_s_have_a_note(
 ) -> None:
     world.aws.record_scope = scope
     world.cloud.price = 1.25
-    fresh = fresh_prices(world.aws, TABLE)
-    assert fresh.listed is not None
-    assert fresh.listed.source == (scope or SOURCE)
-    assert [finding.code for finding in fresh.findings] == codes
+    listed, findings = fresh_prices(world.aws)
+    assert listed is not None
+    assert listed.source == (scope or SOURCE)
+    assert [finding.code for finding in findings] == codes

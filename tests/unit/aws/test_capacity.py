@@ -145,7 +145,6 @@ def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
     assert 600 <= world.cloud.now - began < 600 + PAUSE_SECONDS
     waits = [progress for progress in world.shown if progress.state == "Waiting for capacity"]
     assert waits[0].line == f"next attempt in {PAUSE_SECONDS:.0f} s"
-    assert waits[-1].seconds > waits[0].seconds
     world.destroy()
     assert world.cloud.is_empty
 

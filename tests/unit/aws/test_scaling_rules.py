@@ -76,7 +76,6 @@ ELSEWHERE = FIRST.model_copy(update={"plan": None})
     (deployment(pending=planned()), OURS, None, (OURS, None)),
     (deployment(ELSEWHERE), OURS, None, (OURS, None)),
     (deployment(ELSEWHERE), FOREIGN, None, None),
-    (deployment(ELSEWHERE), DENIED, None, None),
     (deployment(planned()), OURS, SCALED, None),
     (deployment(planned()), replace(OURS, maximum=4), SCALED, (replace(OURS, maximum=4), SCALED)),
     (deployment(planned()), FOREIGN, SCALED, (FOREIGN, SCALED)),

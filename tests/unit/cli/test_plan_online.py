@@ -95,7 +95,7 @@ def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(("code", "words"), [
     ("AccessDeniedException", "access denied: pricing:"),
-    ("ThrottlingException", "GetProducts"),
+    ("ThrottlingException", "get_products"),
     ("ExpiredTokenException", "expired"),
 ])  # fmt: skip
 def test_denied_query_falls_back_to_the_snapshot_with_a_warning(

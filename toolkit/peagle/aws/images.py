@@ -68,13 +68,8 @@ def ensure_build_role(
 ) -> str:
     """The ARN of CodeBuild's role, which is created if needed. It may push to ``repository``, read
     below ``context`` (``bucket/prefix``) and write the log of ``project``."""
-    boundary = company.permissions_boundary
     try:
         role = aws.call("iam", "get_role", RoleName=name)["Role"]
-        present = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
-        if boundary and boundary != present:
-            aws.call("iam", "put_role_permissions_boundary", RoleName=name,
-                     PermissionsBoundary=boundary)  # fmt: skip
     except Missing:
         record_resource(aws, "Role", name)
         role = aws.call(
@@ -158,7 +153,15 @@ def build_remotely(
     base_registry = order.base_registry or registry
     variables = {"ADDRESS": address, "REGISTRY": registry, "BASE_REGISTRY": base_registry}
     record_resource(aws, "LogGroup", f"/aws/codebuild/{project}")
-    build_id = _start_build(aws, project, source, variables)
+    response = aws.call(
+        "codebuild", "start_build",
+        projectName=project,
+        sourceLocationOverride=source,
+        environmentVariablesOverride=[
+            {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
+        ],
+    )  # fmt: skip
+    build_id = str(response["build"]["id"])
     try:
         _wait(aws, build_id, say, clock)
     except KeyboardInterrupt:  # a build costs money
@@ -200,19 +203,6 @@ def _ensure_project(aws: Aws, order: BuildRequest, bucket: str, source: str, clo
             clock,
         )
     return project
-
-
-def _start_build(aws: Aws, project: str, source: str, variables: Mapping[str, str]) -> str:
-    """Start a build of the context at ``source``; its id."""
-    response = aws.call(
-        "codebuild", "start_build",
-        projectName=project,
-        sourceLocationOverride=source,
-        environmentVariablesOverride=[
-            {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
-        ],
-    )  # fmt: skip
-    return str(response["build"]["id"])
 
 
 def project_name(repository: str) -> str:

@@ -59,15 +59,6 @@ class PriceList:
         return table.model_copy(update={"instances": tuple(priced)})
 
 
-@dataclass(frozen=True)
-class FreshPrices:
-    """A table of instances with today's prices, and AWS's list, if it answered."""
-
-    table: InstanceTable
-    listed: PriceList | None
-    findings: tuple[Finding, ...] = ()
-
-
 _LIST = TypeAdapter(PriceList)
 
 
@@ -102,22 +93,19 @@ def _file(aws: Aws) -> Path:
     return home() / "online" / (aws.record_scope or "amazon") / f"{aws.region}.json"
 
 
-def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
-    """The table with today's prices; when AWS does not answer, as it is, with a warning."""
+def fresh_prices(aws: Aws) -> tuple[PriceList | None, tuple[Finding, ...]]:
+    """Today's prices; ``None`` with a warning when AWS does not answer."""
     try:
         listed = hosting_prices(aws)
     except PeagleError as error:
-        days = [price.date for instance in table.instances for price in instance.prices]
-        of = f" of {max(days).isoformat()}" if days else ""
-        message = f"prices are the catalogue's snapshot{of}: {error.message}"
+        message = f"prices are the catalogue's snapshot: {error.message}"
         fix = Fix(error.fix or "try again later", tuple(error.command))
-        return FreshPrices(table, None, (warning("price-snapshot", "price", message, fix),))
-    findings: tuple[Finding, ...] = ()
-    if listed.source != SOURCE:
-        message = "the prices are the sandbox's, which repeats the catalogue"
-        fix = Fix("use an AWS account for AWS's prices")
-        findings = (note("price-not-from-aws", "price", message, fix),)
-    return FreshPrices(listed.applied_to(table), listed, findings)
+        return None, (warning("price-snapshot", "price", message, fix),)
+    if listed.source == SOURCE:
+        return listed, ()
+    message = "the prices are the sandbox's, which repeats the catalogue"
+    fix = Fix("use an AWS account for AWS's prices")
+    return listed, (note("price-not-from-aws", "price", message, fix),)
 
 
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from peagle.aws import ecr
 from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
-from peagle.catalog.tables import Price, Runtime, RuntimeTable, image_uri
+from peagle.catalog.tables import Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding, note, warning
@@ -78,11 +78,9 @@ def refresh_tables(
         tables = replace(tables, runtimes=tables.runtimes.model_copy(update=today))
     if tables.instances != before.instances:
         tables = replace(tables, instances=tables.instances.model_copy(update=today))
-    for reason, failure in {str(failure): failure for failure in failed.values()}.items():
-        names = ", ".join(part for part, other in failed.items() if str(other) == reason)
-        sentence = failure.fix or ("" if failure.command else "run the command again later")
-        fix = Fix(sentence, tuple(failure.command))
-        findings.append(warning("not-refreshed", names, f"not refreshed: {failure.message}", fix))
+    for name, failure in failed.items():
+        fix = Fix(failure.fix or "run the command again later", tuple(failure.command))
+        findings.append(warning("not-refreshed", name, f"not refreshed: {failure.message}", fix))
     return Refreshed(tables, tuple(findings), failed)
 
 
@@ -222,41 +220,31 @@ PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {
 
 def table_changes(before: Tables, after: Tables) -> Iterator[Change]:
     """All differences, in the order of the files."""
+    earlier = _values(before)
+    for (file, entry, key), (value, text) in _values(after).items():
+        old_value, old_text = earlier.get((file, entry, key), (None, None))
+        if old_text != text:
+            yield Change(file, entry, key, old_text, text, confirmed=old_value == value)
+
+
+def _values(tables: Tables) -> dict[tuple[str, str, str], tuple[object, str]]:
+    """File, entry and key -> value, and what is shown of it."""
     file = "runtimes.yaml"
-    for region, account in after.runtimes.accounts.items():
-        earlier = before.runtimes.accounts.get(region)
-        if earlier != account:
-            yield Change(file, "accounts", region, earlier, account)
-    runtimes = {runtime.vllm: runtime for runtime in before.runtimes.runtimes}
-    for new in after.runtimes.runtimes:
-        old, entry = runtimes.get(new.vllm), f"vLLM {new.vllm}"
-        if old is None:
-            image = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
-            yield Change(file, entry, "new", None, image)
-            continue
-        for key in ("repository", "tag", "digest", "cuda", "ami"):
-            was, now = getattr(old, key), getattr(new, key)
-            if was != now:
-                yield Change(file, entry, key, was, now or "none")
-        signed = [f"+{name}" for name in sorted(set(new.regions) - set(old.regions))]
-        signed += [f"-{name}" for name in sorted(set(old.regions) - set(new.regions))]
-        if signed:
-            text = f"{len(old.regions)} regions" if old.regions else None
-            yield Change(file, entry, "regions", text, " ".join(signed))
-    prices = {
-        (instance.type, price.region): price
-        for instance in before.instances.instances
-        for price in instance.prices
+    values: dict[tuple[str, str, str], tuple[object, str]] = {
+        (file, "accounts", region): (account, account)
+        for region, account in tables.runtimes.accounts.items()
     }
-    for instance in after.instances.instances:
+    for runtime in tables.runtimes.runtimes:
+        texts = {
+            key: getattr(runtime, key) for key in ("repository", "tag", "digest", "cuda", "ami")
+        }
+        texts["regions"] = ", ".join(runtime.regions)
+        for key, text in texts.items():
+            if text:
+                values[file, f"vLLM {runtime.vllm}", key] = (text, text)
+    for instance in tables.instances.instances:
         for price in instance.prices:
-            listed = prices.get((instance.type, price.region))
-            if listed == price:
-                continue
-            same = listed is not None and listed.usd_per_hour == price.usd_per_hour
-            key, then = f"price in {price.region}", _price_text(listed) if listed else None
-            yield Change("instances.yaml", instance.type, key, then, _price_text(price), same)
-
-
-def _price_text(price: Price) -> str:
-    return f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"
+            text = f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"
+            key = f"price in {price.region}"
+            values["instances.yaml", instance.type, key] = (price.usd_per_hour, text)
+    return values

@@ -1,19 +1,14 @@
-"""The regions of an account, one question asked in each, and resources found by their tags."""
+"""The regions of an account, and resources found by their tags."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TypeVar
+from functools import cache
 
 import botocore.session
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import UNKNOWN_KEY_CODES
-from peagle.errors import CloudError
-from peagle.parallel import run_parallel
 
 
 @dataclass(frozen=True)
@@ -57,45 +52,8 @@ def find_by_tag(
         yield Tagged(mapping["ResourceARN"], tags)
 
 
-DEADLINE_SECONDS = 120.0
-
-T = TypeVar("T")
-
-
 @cache
 def hosting_regions(partition: str) -> tuple[str, ...]:
     """The regions of the partition (``aws``) in which SageMaker exists."""
     regions = botocore.session.get_session().get_available_regions("sagemaker", partition)
     return tuple(sorted(regions))
-
-
-def in_each_region(
-    aws: Aws, regions: Sequence[str], service: str, ask: Callable[[Aws], T]
-) -> tuple[dict[str, T], dict[str, CloudError]]:
-    """The answers by region, and the errors of regions that did not answer. ``ask`` calls
-    ``service``. A region that the account has not enabled rejects the credentials, and is left
-    out."""
-    there = {region: aws.in_region(region) for region in regions}
-    for connection in there.values():  # boto3 creates clients in one thread only
-        connection.client(service)
-
-    answers: dict[str, T] = {}
-    errors: dict[str, CloudError] = {}
-
-    def answer(region: str) -> None:
-        try:
-            answers[region] = ask(there[region])
-        except CloudError as error:
-            errors[region] = error
-
-    late = CloudError(
-        f"the regions did not answer within {DEADLINE_SECONDS:.0f} s",
-        "check the network, or choose one with --region",
-        "unreachable",
-    )
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    run_parallel([partial(answer, region) for region in regions], deadline, late)
-    enabled = {region: e for region, e in errors.items() if e.code not in UNKNOWN_KEY_CODES}
-    if errors and not answers and not enabled:
-        raise next(iter(errors.values()))
-    return answers, enabled

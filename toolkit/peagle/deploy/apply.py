@@ -22,10 +22,8 @@ from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, ResourceKind, Tag
 from peagle.catalog.schema import Catalog
 from peagle.deploy import proving, resources, revisions, scaling
 from peagle.deploy.context import (
-    TICK_SECONDS,
     DeploymentContext,
     EndpointLog,
-    Progress,
     WillNotServe,
     not_in_service,
     wait_while_busy,
@@ -505,6 +503,9 @@ def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
     return tuple(each for each in record.resources if each not in context.record.resources)
 
 
+Outcome = Literal["deployed", "no-capacity", "refused", "failed"]
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One instance type that was tried, for how long, and its price. ``refused``: nothing was
@@ -514,7 +515,7 @@ class Attempt:
     instance_count: int
     price_per_hour_usd: float | None
     seconds: float
-    outcome: Literal["deployed", "no-capacity", "refused", "failed"]
+    outcome: Outcome
     reason: str = ""
 
 
@@ -546,32 +547,29 @@ def deploy_where_possible(
     clock, attempts = context.clock, fallback.attempts
 
     def attempt(preflight: Preflight) -> InsufficientCapacity | None:
-        plan, started = preflight.desired.plan, clock.now()
-        outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
-        error: PeagleError | None = None
+        plan, started, full = preflight.desired.plan, clock.now(), None
+        outcome: Outcome = "failed"
+        reason = ""
         try:
             deploy(context, preflight, wait, keep_unproved=keep_unproved)
             outcome = "deployed"
-            return None
-        except InsufficientCapacity as full:
-            outcome, error = "no-capacity", full
+        except InsufficientCapacity as error:
+            outcome, reason, full = "no-capacity", error.message, error
             after = format_duration(clock.now() - started)
-            text = f"{plan.instance_type}, after {after}: {full.message}"
-            context.notice(text, "No capacity")
-            return full
-        except PeagleError as failed:
-            error = failed
-            if isinstance(failed, WillNotServe) and not keeps_failed(failed):
+            context.notice(f"{plan.instance_type}, after {after}: {reason}", "No capacity")
+        except PeagleError as error:
+            reason = error.message
+            if isinstance(error, WillNotServe) and not keeps_failed(error):
                 remove_failed_start(context)
-                failed.message += "; removed"
-                if failed.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
-                    failed.fix, failed.command = "deploy with --keep-failed to read its log", ()
+                error.message += "; removed"
+                if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+                    error.fix, error.command = "deploy with --keep-failed to read its log", ()
             raise
         finally:
             of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
-            reason = error.message if error else ""
             seconds = round(clock.now() - started, 1)
             attempts.append(Attempt(*of_plan, seconds, outcome, reason))
+        return full
 
     began = clock.now()
     error = attempt(planned)
@@ -597,9 +595,7 @@ def deploy_where_possible(
         if remaining <= 0 or not plans:
             error.tried = attempts
             raise error
-        ends = clock.now() + min(PAUSE_SECONDS, remaining)
-        while (pause := ends - clock.now()) > 0:
-            text = f"next attempt in {pause:.0f} s"
-            context.observe(Progress("Waiting for capacity", clock.now() - began, line=text))
-            clock.sleep(min(pause, TICK_SECONDS))
+        pause = min(PAUSE_SECONDS, remaining)
+        context.say("Waiting for capacity", f"next attempt in {pause:.0f} s")
+        clock.sleep(pause)
         left = list(plans)

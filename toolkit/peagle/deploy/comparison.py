@@ -38,7 +38,7 @@ from peagle.errors import (
 )
 from peagle.options import Options
 from peagle.planning import Plan
-from peagle.render.requests import VARIANT, deploy_command, reproduce_options
+from peagle.render.requests import VARIANT, reproduce_options
 
 _LIMIT = {"ttl", "budget", "no_limit"}
 _INSTANCES = {"instance_type", "instance_count"}
@@ -49,14 +49,7 @@ _TARGET_OPTIONS = {
 """Options that a different target does not share."""
 
 _SPECULATION_OPTIONS = {"drafter", "k", "no_speculation"}
-_REPLACES = {
-    "image": {"vllm", "baked_weights"},
-    "vllm": {"image", "baked_weights"},
-    "baked_weights": {"model_source", "weights_by"},
-    "rollout": {"rollout_step", "baking_time"},
-    "max_price_per_hour": _INSTANCES,
-    "verdict": _INSTANCES,
-}
+_REPLACES = {"image": {"vllm"}, "vllm": {"image", "baked_weights"}, "verdict": _INSTANCES}
 """An option that the user states -> options of the deployment that it replaces."""
 
 _OF_ENDPOINT = (
@@ -119,13 +112,10 @@ def require_comparable(preflight: Preflight) -> Deployment:
     revisions.require_own(record)
     candidate = preflight.desired.revision
     if record.serving.instances_config or candidate.instances_config:
-        other_endpoint = preflight.desired.plan.model_copy(
-            update={"name": f"{name}-{revisions.CANDIDATE.lower()}"}
-        )
         raise Refused(
             "one of the plans has copies of its model, and SageMaker shares requests by weight "
             "between variants with a model only",
-            Fix("serve the other plan as an endpoint of its own", deploy_command(other_endpoint)),
+            "serve the other plan as an endpoint of its own, with another --name",
             code="not-comparable",
         )
     if record.serving.fingerprint == candidate.fingerprint:

@@ -206,29 +206,32 @@ def _priced(plan: Plan, price: Price) -> Plan:
 def plan_with_live_prices(aws: Aws, catalog: Catalog, plan: Callable[[Catalog], Plan]) -> Plan:
     """The plan, ranked by today's prices, with findings about quota and weights. ``plan`` makes a
     plan from a catalogue."""
-    fresh = prices.fresh_prices(aws, catalog.instances)
-    made = plan(replace(catalog, instances=fresh.table))
-    return _with_account_findings(aws, made, fresh)
+    listed, doubts = prices.fresh_prices(aws)
+    if listed:
+        catalog = replace(catalog, instances=listed.applied_to(catalog.instances))
+    return _with_account_findings(aws, plan(catalog), catalog.instances, doubts)
 
 
 def plan_with_price_of_today(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     """The plan of a file with today's price and the same findings; nothing else changes."""
-    fresh = prices.fresh_prices(aws, catalog.instances)
-    price = fresh.listed.price(plan.instance_type) if fresh.listed else None
+    listed, doubts = prices.fresh_prices(aws)
+    price = listed.price(plan.instance_type) if listed else None
     priced = _priced(plan, price) if price else plan
-    return _with_account_findings(aws, priced, fresh)
+    return _with_account_findings(aws, priced, catalog.instances, doubts)
 
 
-def _with_account_findings(aws: Aws, plan: Plan, fresh: prices.FreshPrices) -> Plan:
-    """The plan with pins, and with findings about price, quota and weights."""
+def _with_account_findings(
+    aws: Aws, plan: Plan, instances: InstanceTable, doubts: Iterable[Finding]
+) -> Plan:
+    """The plan with pins, and with findings about price (``doubts``), quota and weights."""
     stored = mounted_findings(aws, plan)
     plan, pins = pin_plan(aws, plan)
     quota = prices.quota_findings(
-        aws, plan.instance_type, plan.instance_count, fresh.table, at_plan=True
+        aws, plan.instance_type, plan.instance_count, instances, at_plan=True
     )
     replaced = NOT_IN_SANDBOX if aws.in_sandbox else set[str]()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
-    findings = (*kept, *fresh.findings, *quota, *stored, *pins)
+    findings = (*kept, *doubts, *quota, *stored, *pins)
     levels = ("error", "warning", "note")
     by_level = sorted(findings, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})

@@ -8,14 +8,15 @@ endpoint that still exists after its end, as when it was busy for a day, is remo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied
-from peagle.aws.regions import find_by_tag, in_each_region
+from peagle.aws.errors import UNKNOWN_KEY_CODES, AccessDenied
+from peagle.aws.regions import find_by_tag
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
@@ -34,6 +35,10 @@ _STAY_WITH_ENDPOINT = {
     "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
 }  # fmt: skip
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
+
+
+_AT_ONCE = 10
+"""Regions that are searched at a time."""
 
 
 class Unknown(CloudError, code="resources-unknown"):
@@ -191,37 +196,50 @@ class EndedSearch:
 
 
 def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
-    """The deployments of these regions whose end time has passed. Raises CloudError when no region
-    accepts the credentials."""
+    """The deployments of these regions whose end time has passed. A region that the account has not
+    enabled rejects the credentials, and is left out. Raises CloudError when all do."""
     readable, _ = records.readable_records(aws.scope)
     now = Clock().now()
-
-    def ended_names(there: Aws) -> set[str]:
-        """By the tags of endpoints and configurations, which carry the end time."""
-        return {
-            resource.tags[DEPLOYMENT_TAG]
-            for resource in find_by_tag(
-                there, ENDS_TAG, kinds=("sagemaker:endpoint", "sagemaker:endpoint-config")
-            )
-            if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
-            and (end_in(resource.tags) or now) < now
-        }
-
-    names, unknown = in_each_region(aws, regions, "resourcegroupstaggingapi", ended_names)
+    accounts = {region: aws.in_region(region) for region in sorted(regions)}
+    for there in accounts.values():  # boto3 creates clients in one thread only
+        there.client("resourcegroupstaggingapi")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = dict(zip(accounts, pool.map(_find_ended_names, accounts.values()), strict=True))
+    unknown = {
+        region: answer for region, answer in answers.items() if isinstance(answer, CloudError)
+    }
+    enabled = {region: e for region, e in unknown.items() if e.code not in UNKNOWN_KEY_CODES}
+    if answers and len(unknown) == len(answers) and not enabled:
+        raise next(iter(unknown.values()))
     past_end: list[Ended] = []
-    for region in sorted(regions):
+    for region, there in accounts.items():
         by_name = {record.name: record for record in readable if record.region == region}
         limited = {name for name, record in by_name.items() if record.ends_at is not None}
-        there = aws.in_region(region)
-        for name in sorted({*names.get(region, ()), *limited}):
+        answer = answers[region]
+        names = limited if isinstance(answer, CloudError) else limited | answer
+        for name in sorted(names):
             try:
                 ended = _find_ended(there, name, by_name.get(name), prices, now)
                 past_end += [ended] if ended else []
             except CloudError as error:
-                unknown[region] = error
+                enabled[region] = error
     mine = tuple(ended for ended in past_end if not ended.record.owner)
     others = tuple(ended for ended in past_end if ended.record.owner)
-    return EndedSearch(mine, others, unknown)
+    return EndedSearch(mine, others, enabled)
+
+
+def _find_ended_names(aws: Aws) -> set[str] | CloudError:
+    """By the tags of endpoints and configurations, which carry the end time."""
+    now, kinds = Clock().now(), ("sagemaker:endpoint", "sagemaker:endpoint-config")
+    try:
+        return {
+            resource.tags[DEPLOYMENT_TAG]
+            for resource in find_by_tag(aws, ENDS_TAG, kinds=kinds)
+            if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
+            and (end_in(resource.tags) or now) < now
+        }
+    except CloudError as error:
+        return error
 
 
 def _find_ended(

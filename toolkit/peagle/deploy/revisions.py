@@ -22,7 +22,6 @@ from typing import Any
 from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy.state import (
     Deployment,
-    Failure,
     Resource,
     ResourceType,
     Revision,
@@ -32,7 +31,7 @@ from peagle.deploy.state import (
 from peagle.errors import Fix, Refused
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.proof import Proof
-from peagle.render.requests import OWNER_TAG, PROOF_TAG, STACK_TAG, VARIANT, deploy_command
+from peagle.render.requests import OWNER_TAG, PROOF_TAG, STACK_TAG, VARIANT
 
 PREVIOUS_TAG = "peagle:previous"
 """Tag of an endpoint with the revision that served before, and its proof."""
@@ -173,26 +172,6 @@ def rollback_unfinished(record: Deployment) -> bool:
     if pending is None or previous is None or pending.fingerprint != previous.fingerprint:
         return False
     return pending.proof is None or pending.proof.passed
-
-
-def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
-    """The command that was killed before it could record a failure, and how to finish it."""
-    if record.owner:
-        return None
-    if live is None and record.serving is None:
-        command = deploy_command(record.current.plan) if record.current.plan else ()
-        return Failure(
-            message="no endpoint was requested yet: the deploy was interrupted, or still runs",
-            fix="continue it" if command else "continue it with the same deploy command",
-            command=command,
-        )
-    if live and rollback_unfinished(record):
-        return Failure(
-            message=f"the rollback to {record.current.name} was interrupted, or still runs",
-            fix="finish it",
-            command=("peagle", "rollback", record.name),
-        )
-    return None
 
 
 def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:

@@ -69,19 +69,17 @@ def required_scaling(
 ) -> ScalingChange | None:
     """What deploying a plan with this scaling changes; ``None`` for nothing. What others registered
     is left alone. Raises AccessDenied."""
-    before = None
-    if after is None and not _planned_before(record):
-        revisions = (record.serving, record.pending) if record else ()
-        if live and any(each and each.plan is None for each in revisions):  # of another machine
-            with suppress(AccessDenied):
-                before = autoscaling.registered(aws, live.name)
-        return ScalingChange(before, None) if before and before.is_ours else None
+    if after is None and not (record and _may_scale(record.serving, record.pending)):
+        return None
     before = autoscaling.registered(aws, live.name) if live else None
+    if after is None and not (before and before.is_ours):
+        return None
     return None if before == (to_bounds(after) if after else None) else ScalingChange(before, after)
 
 
-def _planned_before(record: Deployment | None) -> bool:
-    return record is not None and any(map(_read_scaling, (record.serving, record.pending)))
+def _may_scale(*revisions: Revision | None) -> bool:
+    """Whether one has planned scaling, or has a plan on another machine."""
+    return any(each and (each.plan is None or each.plan.scaling) for each in revisions)
 
 
 def _read_scaling(revision: Revision | None) -> Scaling | None:
@@ -135,9 +133,7 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
         context.say("Scaling", f"stays: another machine has the plan of {revision.name}")
         return
     registered = None
-    if after is None and any(
-        each.plan is None or each.plan.scaling for each in context.record.revisions
-    ):
+    if after is None and _may_scale(*context.record.revisions):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
     if after is not None or (registered and registered.is_ours):

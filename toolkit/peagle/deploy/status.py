@@ -23,7 +23,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.runtime import LogEvent, Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records, revisions
-from peagle.deploy.discover import Prices, find_deployments, with_resources
+from peagle.deploy.discover import Prices, find_deployments
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.scaling import with_end_in
 from peagle.deploy.state import Deployment, ListedResource, Revision, Served, utc_text
@@ -234,7 +234,7 @@ def deployment_status(aws: Aws, record: Deployment) -> DeploymentStatus:
     speculation = revision.plan.speculation if revision.plan else None
     tags = sagemaker.readable_tags(aws, live) or {}
     record = with_end_in(record, tags)
-    failure = record.failure or revisions.unfinished(record, live)
+    failure = record.failure
     bounds = None
     with suppress(AccessDenied):
         bounds = autoscaling.registered(aws, live.name) if live else None
@@ -357,12 +357,10 @@ def _row(
     deployment = record or tagged
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
-    if record and tagged:
+    if live and record and tagged:
         same = (record.id, record.owner) == (tagged.id, tagged.owner)
-        if live and not (same and revisions.revision_in_service(record, live.revision)):
+        if not (same and revisions.revision_in_service(record, live.revision)):
             deployment = tagged
-        elif record.id == tagged.id:
-            deployment = with_resources(record, tagged.resources)
     tags = sagemaker.readable_tags(aws, live) or {}
     deployment = with_end_in(deployment, tags)
     bounded: dict[str, Any] = dict.fromkeys(_BOUNDS) | (bounds.by_name if bounds else {})
