@@ -9,7 +9,7 @@ import pytest
 
 from peagle.aws import runtime
 from peagle.aws.runtime import Tail
-from peagle.errors import EngineError, UserError
+from peagle.errors import EngineError
 from peagle.protocol import request_body
 from tests.support import raises_code
 from tests.unit.answers import INVALID
@@ -93,14 +93,6 @@ def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
         assert "\n" not in str(raised.value)
         assert len(raised.value.message) < 600
     assert runtime.counters(serving.aws, NAME) is None
-
-
-def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None:
-    calls = len(serving.cloud.calls)
-    long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
-    with raises_code("request-too-large", UserError):
-        runtime.ask(serving.aws, NAME, long)
-    assert len(serving.cloud.calls) == calls
 
 
 def test_every_line_is_read_once_even_with_equal_timestamps(world: World) -> None:

@@ -70,7 +70,7 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
     elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
     changes = {change.setting: change for change in world.preflight(elsewhere).changes}
     shown = changes["captured data"]
-    assert changes["captured.rule"].after == "exists"
+    assert changes["captured"].after == "exists"
     world.deploy(elsewhere)
     assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")
     assert f"s3://{BUCKET}/b" in (shown.after or "")

@@ -174,7 +174,7 @@ CHANGES: dict[str, Change] = {
     f"metric_filter.{FILTER}.filterPattern": lambda c: c.metric_filters[FILTER].update(
         filterPattern="accepted"
     ),
-    "captured.rule": lambda c: c.lifecycles.clear(),
+    "captured": lambda c: c.lifecycles.clear(),
     "captured.Expiration.Days": lambda c: captured_rule(c).update(Expiration={"Days": 900}),
     "log.retention_days": lambda c: c.call("delete_retention_policy", logGroupName=LOG),
     f"schedule.{ENDS}": lambda c: c.schedules.clear(),

@@ -273,7 +273,6 @@ def test_an_endpoint_that_scales_can_be_scaled(account: Account, status: str) ->
     ({"scaling": COPIES}, {"to": 13}, True),
     ({"scaling": COPIES}, {"minimum": 2, "maximum": 12}, False),
     ({"scaling": COPIES}, {"maximum": 13}, True),
-    ({"scaling": COPIES}, {"minimum": 0}, True),
     ({"scaling": COPIES.model_copy(update={"min_copies": 0})}, {"minimum": 0}, False),
 ])  # fmt: skip
 def test_copies_must_fit_on_the_instances(

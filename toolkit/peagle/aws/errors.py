@@ -132,12 +132,11 @@ def quota_fix(
     """How to raise the SageMaker quota ``name``: the command where its ``code`` and the number
     ``needed`` are known, else the page of the console. The sandbox has a command of its own."""
     if in_sandbox:
+        command = ("peagle", "sandbox", "quota", "set", name.partition(" for ")[0])
         sentence = "use fewer instances or another type, or raise the quota of the sandbox"
-        instance_type, number = name.partition(" for ")[0], str(needed or "NUMBER")
-        command = ("peagle", "sandbox", "quota", "set", instance_type, number)
-        return Fix(sentence, (*command, "--region", region))
-    other = "use fewer instances, another type or another region, or request an increase"
-    quota = f"of '{name}'" if name else "of the quota"
+        return Fix(sentence, (*command, str(needed or "NUMBER"), "--region", region))
+    other = "use fewer instances, another type or another region, or request an increase of"
+    quota = f"'{name}'" if name else "the quota"
     if not (code and needed):
         return Fix(f"{other} {quota} in the Service Quotas console ({region}, Amazon SageMaker)")
     return Fix(

@@ -134,19 +134,11 @@ QUOTA_CODES = frozenset({"quota-enough", "quota-zero", "quota-too-small", "quota
 _WHERE = "instance_type"
 
 
-@dataclass(frozen=True)
-class Quota:
-    """How many instances of a type all endpoints of the account may have together, in one region.
-    ``code`` identifies it in a request for an increase."""
-
-    name: str
-    value: float
-    code: str | None = None
-
-
-def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quota | None:
-    """The quota for endpoints on that type: the account's, else AWS's default; ``None`` when
-    Service Quotas lists no such name. ``code`` is tried first."""
+def endpoint_quota(
+    aws: Aws, instance_type: str, code: str | None = None
+) -> Mapping[str, Any] | None:
+    """The quota for endpoints on that type, as Service Quotas describes it: the account's, else
+    AWS's default; ``None`` when none has that name. ``code`` is tried first."""
     name = instance_type + QUOTA_SUFFIX
 
     def listed() -> Iterator[dict[str, Any]]:
@@ -159,8 +151,7 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
 
     # AWS returns no value while it computes a quota.
     entries = (entry for entry in listed() if entry.get("QuotaName") == name and "Value" in entry)
-    entry = next(entries, None)
-    return Quota(name, entry["Value"], entry.get("QuotaCode")) if entry else None
+    return next(entries, None)
 
 
 def quota_findings(
@@ -182,12 +173,13 @@ def quota_findings(
         message = f"Service Quotas lists no '{name}' in {aws.region}"
         fix = "look it up in the Service Quotas console; SageMaker rejects the endpoint if it is 0"
         return (warning("quota-unknown", _WHERE, message, fix),)
-    value = f"the quota '{name}' is {quota.value:g}"
-    if quota.value >= count:
+    limit = quota["Value"]
+    value = f"the quota '{name}' is {limit:g}"
+    if limit >= count:
         enough = note("quota-enough", _WHERE, value, "enough for this plan")
         return (enough,) if at_plan else ()
-    raised = quota_fix(name, aws.region, quota.code, count, aws.in_sandbox)
-    if quota.value <= 0:
+    raised = quota_fix(name, aws.region, quota.get("QuotaCode"), count, aws.in_sandbox)
+    if limit <= 0:
         message = f"{value}: no endpoint may use {instance_type}"
         return (error("quota-zero", _WHERE, message, raised),)
     return (error("quota-too-small", _WHERE, f"{value}; the plan needs {count}", raised),)

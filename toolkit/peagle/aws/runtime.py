@@ -26,9 +26,6 @@ from peagle.protocol import (
 )
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
-MAX_BODY_BYTES = 6_291_456
-"""Limit of InvokeEndpoint."""
-
 LATE_MILLISECONDS = 30_000
 """Maximum delay of events that are still shown."""
 
@@ -103,15 +100,8 @@ def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    """The body as sent. Raises UserError when InvokeEndpoint would reject its size."""
-    data = json.dumps(body, ensure_ascii=False).encode()
-    if len(data) > MAX_BODY_BYTES:
-        raise UserError(
-            f"the request has {len(data):,} bytes; SageMaker accepts {MAX_BODY_BYTES:,}",
-            "shorten the prompt",
-            "request-too-large",
-        )
-    return data
+    """The body as sent."""
+    return json.dumps(body, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,8 +241,6 @@ def _write_lifecycle(
     )  # fmt: skip
 
 
-_MAX_FILES = 5_000
-
 _CHECK_URI = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"
 
 
@@ -268,10 +265,7 @@ class S3Source:
             Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",
         )  # fmt: skip
         with self._explained(self._bucket):
-            entries = list(islice(listed, _MAX_FILES + 1))
-        if len(entries) > _MAX_FILES:
-            message = f"{self.location} holds more than {_MAX_FILES:,} objects"
-            raise CheckpointError(message, _CHECK_URI, code="too-many-files")
+            entries = list(listed)
         # The folder itself can be an object, too.
         sizes = {entry["Key"].removeprefix(self._prefix): entry["Size"] for entry in entries}
         sizes.pop("", None)

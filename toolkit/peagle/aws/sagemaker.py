@@ -255,12 +255,7 @@ def create(
     try:
         _once_visible(lambda: aws.call("sagemaker", f"create_{_NOUN[kind]}", **request), clock)
     except AlreadyExists as error:
-        try:
-            owner_id = owner(aws, kind, name)
-        except AccessDenied as denied:
-            denied.rejected = False  # it may be ours
-            raise
-        if owner_id != deployment_id:
+        if owner(aws, kind, name) != deployment_id:
             raise Refused(
                 f"the {kind} {name} already exists and was not created by this deployment",
                 "choose another --name",

@@ -345,12 +345,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     }
     rolled_out = rolled_out and plan is not None and plan.rollout is not None
     if rolled_out:
-        try:
-            resources.put_settings(context, revision, (resources.FILTERS, resources.ALARMS))
-        except CloudError as error:
-            reason = f"its alarms cannot be created: {error.message}"
-            context.notice(f"the return has no rollout: {reason}")
-            rolled_out = False
+        resources.put_settings(context, revision, (resources.FILTERS, resources.ALARMS))
     put_endpoint(context, revision, request, rolled_out=rolled_out)
     live = sagemaker.describe(aws, name)
     if live and live.component:
@@ -369,16 +364,11 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
-    """Give alarms and dashboard the values of a kept revision that serves again. Without its plan,
-    or where they cannot be written, they stay, with a notice: the endpoint serves."""
+    """Give alarms and dashboard the values of a kept revision that serves again, if its plan is on
+    this machine. Where they cannot be written, they stay, with a notice: the endpoint serves."""
     try:
         if revision.plan is not None:
             resources.put_settings(context, revision)
-        elif any(resource.type in ("Alarm", "Dashboard") for resource in context.record.resources):
-            context.notice(
-                "alarms and dashboard are of the plan before; another machine has the plan that "
-                "serves now, and deploying it there renews them"
-            )
     except CloudError as error:
         context.notice(f"alarms and dashboard are of the plan before: {error.message}")
 

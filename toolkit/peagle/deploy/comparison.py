@@ -176,16 +176,12 @@ def _put_candidate(
     context: DeploymentContext, preflight: Preflight, both: Revision, share: float
 ) -> float:
     """Bring the configuration with both variants into service; returns what ``wait_in_service``
-    does. Raises Refused for a configuration that the comparison cannot keep."""
+    does."""
     desired, serving, name = preflight.desired, context.record.serving, context.record.name
     assert serving is not None
     live = sagemaker.describe(context.aws, name)
     described = sagemaker.description(context.aws, "EndpointConfig", serving.name)
-    variants = described["ProductionVariants"]
-    only = variants[0] if len(variants) == 1 else {}
-    if only.get("VariantName") != VARIANT or "ModelName" not in only:
-        message = f"the configuration {serving.name} is not of one variant {VARIANT} with a model"
-        raise Refused(message, "deploy the other plan under another --name", "not-comparable")
+    only = described["ProductionVariants"][0]
     running = live.running.get(VARIANT, 0) if live else 0
     first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
     second = {

@@ -49,12 +49,9 @@ class WakeUpOptions:
 
 
 def _retry_until_awake(
-    aws: Aws, name: str, record: Deployment | None, send: Callable[[], T], options: WakeUpOptions
+    aws: Aws, name: str, send: Callable[[], T], options: WakeUpOptions
 ) -> tuple[T, float | None]:
     """The response of ``send``, and how many seconds it waited for a copy; ``None`` if one ran."""
-    plan = record.current.plan if record else None
-    expected = plan.scaling.wake_up_seconds if plan and plan.scaling else None
-    about = "" if expected is None else f" of about {expected // 60:.0f} min"
     clock, began = options.clock, options.clock.now()
     refused = False
     while True:
@@ -78,7 +75,7 @@ def _retry_until_awake(
             fix = Fix("look at what it waits for", ("peagle", "status", name))
             raise NotAwake(message, fix)
         while (left := end - clock.now()) > 0:
-            options.on_progress(f"{name} wakes up: {format_duration(clock.now() - began)}{about}")
+            options.on_progress(f"{name} wakes up: {format_duration(clock.now() - began)}")
             clock.sleep(min(_PROGRESS_SECONDS, left))
 
 
@@ -96,7 +93,7 @@ def wake(
         with suppress(EngineRejected):  # then the engine runs
             runtime.ask(aws, live.name, body)
 
-    return _retry_until_awake(aws, live.name, record, send, options or WakeUpOptions())[1]
+    return _retry_until_awake(aws, live.name, send, options or WakeUpOptions())[1]
 
 
 @dataclass(frozen=True)
@@ -146,8 +143,7 @@ def invoke(
 ) -> InvokeResult:
     """Send the request to the endpoint; ``on_text`` receives the answer as it arrives. ``record``
     is ``None`` for an endpoint that ``peagle deploy`` did not create. The acceptance length is from
-    the engine's counters, which include other clients' requests. Raises NotAwake, UserError for a
-    body that is too long, and CloudError."""
+    the engine's counters, which include other clients' requests. Raises NotAwake and CloudError."""
     revision = record.current if record else None
     plan = revision.plan if revision else None
     # AWS's image has no counters, and answers the question for them with an error that counts as
@@ -165,7 +161,7 @@ def invoke(
         on_text,
     )
     try:
-        result, waited = _retry_until_awake(aws, name, record, send, wake_up or WakeUpOptions())
+        result, waited = _retry_until_awake(aws, name, send, wake_up or WakeUpOptions())
         return replace(result, waited_seconds=waited)
     except CloudError as error:
         if record and not error.command:
@@ -196,7 +192,6 @@ def measure_answer(
     on_text: OnText,
 ) -> InvokeResult:
     """Send ``body`` and measure the answer; ``counters`` returns ``None`` if it can read none."""
-    runtime.encoded(body)
     before = counters()
     started = time.monotonic()
     parts: list[str] = []

@@ -70,14 +70,13 @@ class AppliedPlan:
 
 
 class Kind:
-    """One kind of resource. ``area`` is its name in a drift, ``path`` how the fields of one begin,
-    and ``missing`` the field of one that does not exist."""
+    """One kind of resource. ``area`` is its name in a drift, and ``path`` how the fields of one
+    begin, which is the field of one that does not exist."""
 
     type: ResourceType
     noun: str = ""
     area: ClassVar[str] = ""
     path: ClassVar[str] = ""
-    missing: ClassVar[str] = ""
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         """Name -> document of what the plan sets."""
@@ -140,6 +139,6 @@ def compare_kind(
         if name in desired and name in actual:
             yield from kind.compare(name, desired[name], actual[name])
         elif name in desired:
-            yield Change(kind.missing.format(name), None, EXISTS)
+            yield Change(kind.path.format(name), None, EXISTS)
         elif name in actual:
-            yield Change(kind.missing.format(name), EXISTS, None)
+            yield Change(kind.path.format(name), EXISTS, None)

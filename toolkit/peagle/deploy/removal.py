@@ -114,9 +114,8 @@ def destroy(
     """Remove all resources of the record, then the record, and the ``leftovers`` of its endpoint;
     what was removed, and what was kept. What could not be looked at stays in the record: raises
     Unknown after everything else is removed. An endpoint that stays keeps what it needs."""
-    scalable = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
-    for leftover in scalable:  # SageMaker deletes no endpoint that has one
-        remove_leftover(context.aws, leftover)
+    for leftover in leftovers:
+        context.write(context.record.with_resource(leftover))
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -139,10 +138,7 @@ def destroy(
             Fix(fix, ("peagle", "destroy", context.record.name)),
         )
     records.remove_record(context.record)
-    for leftover in leftovers:
-        if leftover not in scalable:
-            remove_leftover(context.aws, leftover)
-    return (*removed, *leftovers), tuple(kept)
+    return tuple(removed), tuple(kept)
 
 
 def remove_failed_start(context: DeploymentContext) -> None:

@@ -99,7 +99,7 @@ class Dashboard(Kind):
     """The dashboard of the endpoint."""
 
     type, noun = "Dashboard", "dashboard"
-    area = path = missing = "dashboard"
+    area = path = "dashboard"
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         plan = applied.plan
@@ -109,12 +109,10 @@ class Dashboard(Kind):
         return {dashboard_name(plan.name, plan.region): body}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        texts = {name: self._text(aws, name) for name in names}
-        return {name: json_object(text) for name, text in texts.items() if text}
-
-    def _text(self, aws: Aws, name: str) -> str:
-        response = aws.find("cloudwatch", "get_dashboard", DashboardName=name)
-        return response["DashboardBody"] if response else ""
+        dashboards = {n: aws.find("cloudwatch", "get_dashboard", DashboardName=n) for n in names}
+        return {
+            name: json_object(each["DashboardBody"]) for name, each in dashboards.items() if each
+        }
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         text = json.dumps(body)
@@ -125,7 +123,7 @@ class Dashboard(Kind):
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = dashboard_name(tagged.name, aws.region)
-        if f'"{tagged.name}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
+        if aws.find("cloudwatch", "get_dashboard", DashboardName=name):
             yield self.resource(name, tagged.revision)
 
     find_leftovers = find
@@ -137,7 +135,7 @@ class CaptureRule(Kind):
     captured data to the bucket, and with the deployment."""
 
     type = "LifecycleRule"
-    area, path, missing = "captured", "captured", "captured.rule"
+    area = path = "captured"
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         captured = capture_rule(applied.plan)
@@ -149,8 +147,7 @@ class CaptureRule(Kind):
             prefix = S3Uri.parse(name)
             rule_name = rule_id(plan.name, plan.region, prefix)
             if rule := s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
-                # Among rules of S3's earlier form, it has its prefix outside of a filter.
-                rules[name] = {"Filter": {"Prefix": rule.get("Prefix")}, **rule}
+                rules[name] = rule
         return rules
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
@@ -183,7 +180,7 @@ class MetricFilter(Kind):
     """A filter of the log that counts what the acceptance alarm watches."""
 
     type, noun, area = "MetricFilter", "metric filter", "metric_filters"
-    path = missing = "metric_filter.{}"
+    path = "metric_filter.{}"
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         return {str(each["filterName"]): each for each in alarms.metric_filters(applied.plan)}
@@ -217,7 +214,7 @@ class Alarm(Kind):
     """An alarm of the plan. It exists before the update that it watches."""
 
     type, noun, area = "Alarm", "alarm", "alarms"
-    path = missing = "alarm.{}"
+    path = "alarm.{}"
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         listed = alarms.alarms(applied.plan, applied.revision)
@@ -235,14 +232,9 @@ class Alarm(Kind):
         aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
-        name = tagged.name
-        names = [alarms.alarm_name(name, kind) for kind in alarms.SUFFIXES]
+        names = [alarms.alarm_name(tagged.name, kind) for kind in alarms.SUFFIXES]
         for alarm in cloudwatch.described_alarms(aws, names):
-            # tiny and peagle-tiny name theirs alike.
-            stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
-            namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
-            if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
-                yield self.resource(alarm["AlarmName"], tagged.revision)
+            yield self.resource(alarm["AlarmName"], tagged.revision)
 
     def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         on_log = alarms.alarm_name(tagged.name, "acceptance")
@@ -351,7 +343,7 @@ class Schedule(Kind):
     alone sets one: the end depends on when it was applied, and moves (``scaling``)."""
 
     type, area = "Schedule", "schedule"
-    path = missing = "schedule.{}"
+    path = "schedule.{}"
 
     def schedules(
         self, region: str, endpoint: str, copies: bool, ends_at: float

@@ -237,21 +237,18 @@ def plan_scale(
 
 
 def _require_room(record: Deployment, change: Scale) -> None:
-    """Raise Refused for more copies than the instances may hold, and for none where these stay."""
+    """Raise Refused for more copies than the instances may hold."""
     plan, after = record.current.plan, change.scaling.after if change.scaling else None
     if plan is None:
         return
     instances = plan.scaling.max_instances if plan.scaling else plan.instance_count
     most, asked = instances * change.per_instance, after.maximum if after else change.count or 0
-    problem, fix = "", "deploy with other instances under another --name"
     if asked > most:
-        problem = f"{asked} copies do not fit: the instances of {record.name} hold at most {most}"
-        fix = f"use {most} or less, or {fix}"
-    elif after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
-        problem = f"the instances of {record.name} stay without a copy too"
-        fix = "use --min 1, or deploy with --scale-to-zero under another --name"
-    if problem:
-        raise Refused(problem, fix, "copies-beyond-instances")
+        raise Refused(
+            f"{asked} copies do not fit: the instances of {record.name} hold at most {most}",
+            f"use {most} or less, or deploy with other instances under another --name",
+            "copies-beyond-instances",
+        )
 
 
 def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
