@@ -123,7 +123,9 @@ class Dashboard(Kind):
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = dashboard_name(tagged.name, aws.region)
-        if aws.find("cloudwatch", "get_dashboard", DashboardName=name):
+        dashboard = aws.find("cloudwatch", "get_dashboard", DashboardName=name)
+        # That of peagle-tiny is not tiny's.
+        if dashboard and f'"{tagged.name}"' in dashboard["DashboardBody"]:
             yield self.resource(name, tagged.revision)
 
     find_leftovers = find
