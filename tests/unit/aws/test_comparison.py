@@ -48,17 +48,9 @@ def test_status_and_cost_know_both_variants(world: World, compared: RunningCompa
     assert status.comparison.price_per_hour_usd == pytest.approx(1.408)
 
 
-def _with_a_variant_of_others(world: World) -> None:
-    world.deploy(another(a_plan()))
-    config = world.cloud.configs[world.serves()]
-    config["ProductionVariants"][:] = [{**config["ProductionVariants"][0], "VariantName": "mine"}]
-    world.cloud.endpoints[NAME].production_variants[0]["VariantName"] = "mine"
-
-
 @pytest.mark.parametrize(("prepare", "code"), [
     (lambda world: None, "nothing-in-service"),
     (lambda world: world.deploy(a_plan()), "nothing-to-compare"),
-    (_with_a_variant_of_others, "not-comparable"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
     world: World, prepare: Callable[[World], object], code: str

@@ -234,9 +234,14 @@ class Alarm(Kind):
         aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
-        names = [alarms.alarm_name(tagged.name, kind) for kind in alarms.SUFFIXES]
+        name = tagged.name
+        names = [alarms.alarm_name(name, kind) for kind in alarms.SUFFIXES]
         for alarm in cloudwatch.described_alarms(aws, names):
-            yield self.resource(alarm["AlarmName"], tagged.revision)
+            # tiny and peagle-tiny name theirs alike.
+            stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
+            namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
+            if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
+                yield self.resource(alarm["AlarmName"], tagged.revision)
 
     def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         on_log = alarms.alarm_name(tagged.name, "acceptance")
