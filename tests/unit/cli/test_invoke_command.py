@@ -98,7 +98,6 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
 
 
 @pytest.mark.parametrize(("typed", "stdin", "message"), [
-    (("-",), b"a" * 6_300_000, "6,291,456"),
     (('{"prompt": "Hi",}',), b"", "(line 1, column 17)"),
     (("{'prompt': 'Hi'}",), b"", "(line 1, column 2)"),
 ])  # fmt: skip
