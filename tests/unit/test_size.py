@@ -8,7 +8,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_164, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_162, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_872, 3_600),
     "vllm": (678, 500),
     "catalog": (1_986, 1_800),
@@ -20,16 +20,16 @@ BUDGET = {
     "render": (3_390, 3_000),
     "engine": (2_886, 1_800),
     "images": (773, 700),
-    "aws": (3_544, 2_600),
+    "aws": (3_180, 2_600),
     "weights": (1_807, 1_500),
     "warm": (394, 400),
-    "deploy": (6_270, 4_600),
+    "deploy": (6_067, 4_600),
     "bench": (3_622, 3_100),
-    "train": (2_474, 1_500),
-    "sandbox": (5_018, 5_360),
+    "train": (2_472, 1_500),
+    "sandbox": (4_993, 5_360),
     "cli": (8_375, 6_200),
 }
-MOST_LINES, MOST_FILES = 61_979, 243
+MOST_LINES, MOST_FILES = 61_383, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
