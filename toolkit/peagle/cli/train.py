@@ -140,8 +140,14 @@ data_options = add_options([
            click.IntRange(min=0)),
     option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
            "Repeatable.", multiple=True),
+    option("--layers", "Layers of the head.", "count", default=Recipe.layers),
+    option("--sequence-length", "Tokens of a training step.  [default: 8192; CPU: 256]", "tokens"),
+    option("--answer-tokens", "Longest answer of the target.  [default: 1024; CPU: 192]", "tokens"),
 ])  # fmt: skip
 """The options of ``plan`` and ``run``."""
+_RECIPE_OPTIONS = (
+    "epochs", "keep_answers", "mask_token_id", "layers", "sequence_length", "answer_tokens",
+)  # fmt: skip
 
 
 def _read_inputs(
@@ -215,7 +221,7 @@ def plan(
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
         settings=parse_settings(options.pop("settings")),
-        **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
+        **given_options({name: options.pop(name) for name in _RECIPE_OPTIONS}),
     )
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
@@ -416,9 +422,6 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
         required=True)  # fmt: skip
 @option("--k", "Tokens drafted per step, with which acceptance is measured.", "count",
         default=USUAL_K)  # fmt: skip
-@option("--layers", "Layers of the head.", "count", default=Recipe.layers)
-@option("--sequence-length", "Tokens of a training step.  [default: 8192; CPU: 256]", "tokens")
-@option("--answer-tokens", "Longest answer of the target.  [default: 1024; CPU: 192]", "tokens")
 @option("--price-per-hour usd_per_hour", "Price of this machine; shows the cost so far.", "usd")
 @option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", "path")
 @_job_options

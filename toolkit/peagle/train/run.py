@@ -144,8 +144,8 @@ _ROOM = 2
 """Times the hidden states that a disk must have free, so that they are saved there."""
 
 _POLL_SECONDS = 0.5
-_SAVE_SECONDS = 150.0
-"""How long an interrupted trainer may take to save."""
+_SAVE_SECONDS = 100.0
+"""How long an interrupted trainer may take to save; SageMaker ends a job 120 s after SIGTERM."""
 
 
 class Run:
