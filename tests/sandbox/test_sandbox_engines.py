@@ -158,7 +158,7 @@ def test_status_and_tags_name_the_stand_in(account: Account) -> None:
     ]
     assert account.wait_for_line(name, "stand-in for")[0] == (
         "sandbox: peagle/tiny is the stand-in for openai/gpt-oss-20b, which this machine cannot "
-        "run: its target (openai/gpt-oss-20b) would have to be downloaded"
+        "run: without an NVIDIA GPU only local weights run, not its target (openai/gpt-oss-20b)"
     )
     (status,) = account.sandbox.json("sandbox", "status")["endpoints"]
     assert status["stand_in"] == "peagle/tiny"

@@ -25,7 +25,7 @@ from peagle.deploy.records import (
     remove_record,
 )
 from peagle.deploy.state import Deployment
-from peagle.errors import NotFound, OptionsConflict, UserError, nearest
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError, nearest
 from peagle.findings import refuse_errors
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.store import SANDBOX
@@ -240,9 +240,11 @@ class Account:
         self, name: str, region: str | None, unknown: NotFound
     ) -> tuple[Deployment, Aws]:
         """A deployment of another machine or template; raises ``unknown`` when there is none."""
-        from peagle.deploy.discover import current_deployment
+        from peagle.deploy.discover import current_deployment, is_endpoint_name
         from peagle.engine.state import local_engine_names
 
+        if not is_endpoint_name(name):
+            raise UserError(f"{name[:60]!r} is not a deployment's name", "NAME comes first")
         cause: UserError | None = None
         try:
             aws = self.aws(region)
@@ -252,14 +254,12 @@ class Account:
             cause = error
         engines = () if self.sandbox or self.profile or region else local_engine_names()
         if name in engines:
-            unknown.fix = "an engine of this machine has that name"
-            unknown.command = ("peagle", "local", "list")
-            raise unknown from cause
+            fix = Fix("an engine of this machine has that name", ("peagle", "local", "list"))
+            raise NotFound(unknown.message, fix, unknown.code) from cause
         if cause is not None and not self._is_only_in_sandbox(name):
             message = f"{unknown.message} on this machine, and the account is unknown"
             unknown = NotFound(f"{message}: {cause.message}", cause.remedy, code=NOT_SEARCHED)
-        near = nearest(name, engines)
-        if near and (unknown.command or unknown.code == NOT_SEARCHED):
+        if (unknown.command or unknown.code == NOT_SEARCHED) and (near := nearest(name, engines)):
             unknown.fix, unknown.command = near, ()
         raise unknown from cause
 

@@ -7,7 +7,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.deploy.proving import prove
 from peagle.deploy.status import deployment_status
-from peagle.errors import CloudError, NotFound, NotProved
+from peagle.errors import CloudError, NotFound, NotProved, OutOfRange
 from peagle.planning.plan import Plan
 from peagle.proof import Proof, require_passed
 from peagle.text import plain
@@ -133,6 +133,12 @@ def test_a_floor_of_an_endpoint_that_does_not_speculate_fails(world: World) -> N
     assert world.prove().passed
     with raises_code("no-speculation", NotProved):
         world.prove(floor=1.5)
+
+
+def test_no_acceptance_length_reaches_a_floor_above_k_and_one(world: World) -> None:
+    world.deploy(a_plan())
+    with raises_code("out-of-range", OutOfRange):
+        world.prove(floor=6.1)
 
 
 def test_only_an_endpoint_in_service_is_proved(world: World) -> None:

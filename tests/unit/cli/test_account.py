@@ -148,6 +148,11 @@ def test_what_chooses_an_account_excludes_engines_of_this_machine(
     assert session.names_deployment(name) is is_deployments
 
 
+def test_a_prompt_in_place_of_the_name_is_not_sent_to_aws(world: World) -> None:
+    with pytest.raises(UserError, match="'What does x do\\?' is not a deployment's name"):
+        peagle.Session("us-east-1").find_served("What does x do?")
+
+
 def test_each_state_is_said_once() -> None:
     lines: list[str] = []
     observe = make_observer(lines.append)

@@ -56,7 +56,7 @@ class Engines:
 def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Engines]:
     install_mini(own_home)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm: None)
+    monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm, gpu: None)
     with simulated_server(FAST) as server:
         engines = Engines(server)
         monkeypatch.setattr(local, "start_local", engines.start)

@@ -185,6 +185,7 @@ def parsed(line: str) -> click.Context:
     ("deploy tiny --sandbox", "peagle doctor", "peagle doctor"),
     ("deploy tiny --sandbox", "peagle plan tiny", "peagle plan tiny"),
     ("deploy t --sandbox", "peagle plan t --online", "peagle plan t --online --sandbox"),
+    ("deploy t --sandbox", "peagle catalog refresh --prices", "peagle catalog refresh --prices"),
     ("--catalog . deploy tiny", "peagle check tiny", "peagle --catalog . check tiny"),
     ("--catalog . deploy tiny", "aws iam list-roles", "aws iam list-roles"),
     ("deploy tiny --profile p", "aws iam list-roles", "aws iam list-roles --profile p"),

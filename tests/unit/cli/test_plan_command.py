@@ -86,6 +86,15 @@ def compared(*words: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     return first, second, [change["setting"] for change in done.document["changes"]]
 
 
+def test_the_target_alone_is_no_equal_where_it_misses_what_is_required() -> None:
+    missed = "misses what is required of speed or price"
+    required = ("--min-tokens-per-second", "800", "--max-price-per-hour", "5")
+    shown = in_process("plan", "gpt-oss-20b", *required).out
+    assert missed in shown
+    assert "per million output tokens with it" not in shown
+    assert missed not in in_process("plan", "gpt-oss-20b").out
+
+
 @pytest.mark.thorough
 def test_the_second_pair_may_have_options_of_its_own() -> None:
     other = "gpt-oss-20b --no-speculation --max-model-len 16k"

@@ -242,9 +242,9 @@ def test_the_users_own_settings_stay() -> None:
 
 
 @pytest.mark.parametrize(("environment", "weight_bytes", "why"), [
-    ({"SM_VLLM_MODEL": "a/b"}, 0, "its target (a/b) would have to be downloaded"),
+    ({"SM_VLLM_MODEL": "a/b"}, 0, "only local weights run, not its target (a/b)"),
     ({**TINY, SPECULATION: '{"model": "a/head"}'}, 0,
-     "its drafter (a/head) would have to be downloaded"),
+     "only local weights run, not its drafter (a/head)"),
     ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
     ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
     (TINY, 8 * GIB + 1,

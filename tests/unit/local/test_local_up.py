@@ -214,7 +214,7 @@ def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
 ) -> None:
     stored = {"model_source": "s3://bucket/tiny/target/", "weights_by": "stream"}
     for options, why in (
-        ({"pair": "gpt-oss-20b"}, "its target (openai/gpt-oss-20b) would have to be downloaded"),
+        ({"pair": "gpt-oss-20b"}, "only local weights run, not its target (openai/gpt-oss-20b)"),
         (stored, "only AWS can read s3://bucket/tiny/target/"),
     ):
         with raises_code("not-runnable-here", Refused) as caught:

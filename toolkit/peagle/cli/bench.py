@@ -453,6 +453,8 @@ def _on_this_machine(
         if any(request.ks) and request.acceptance is None:
             raise OptionMissing("--dummy-weights accepts no draft", "add --impose-acceptance")
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
+    if not runner.gpus:
+        runner.local_environment(base)  # refuses before aiperf is asked for
     with StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
         if options["lossless"]:

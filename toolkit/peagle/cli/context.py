@@ -128,6 +128,8 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     accepted = {flag for parameter in called.params for flag in parameter.opts} if called else set()
     if words[1] == "plan" and "--online" not in words:
         accepted -= {"--profile", "--sandbox"}
+    if words[1] == "catalog":  # the sandbox's prices are the catalogue's
+        accepted -= {"--sandbox"}
     tail = [word for flag in _KEPT[1:] if flag in accepted for word in kept.get(flag, ())]
     end = words.index("--") if "--" in words else len(words)
     return (words[0], *kept.get("--catalog", ()), *words[1:end], *tail, *words[end:])

@@ -311,6 +311,8 @@ def install(
         trainer_python = install_trainer(version, python, print_status, gpu)
         return print_result({"trainer": "speculators", "python": str(trainer_python)})
     present = is_installed(version, gpu)
+    if gpu and not present and machine_gpus(ctx) is None:
+        print_status("This machine has no NVIDIA GPU: the engine is installed, but cannot run here")
     engine = install_engine(version, python, print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
     return print_result(document)

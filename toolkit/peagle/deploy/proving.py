@@ -29,7 +29,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Live
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.state import Deployment, Revision, Served
-from peagle.errors import Fix, NotFound, NotProved, Refused
+from peagle.errors import Fix, NotFound, NotProved, OutOfRange, Refused
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import choose_floor
@@ -338,28 +338,28 @@ def prove(
     ``record``, the plan in service says what to prove, else the catalogue does, for the pair in the
     endpoint's tag. Returns the proof, also one that fails, and the revision in service with it for
     ``record_proof``, if it is by the standard of that revision. Raises NotFound, Refused, NotAwake,
-    and NotProved for a ``floor`` without speculation."""
+    NotProved for a ``floor`` without speculation, and OutOfRange for one above K + 1."""
     clock = clock or Clock()
     live = sagemaker.describe(aws, name)
     if live is None:
         fix = Fix("list the deployments", ("peagle", "list"))
         raise NotFound(f"there is no endpoint {name!r} in {aws.region}", fix, "no-such-endpoint")
-    wake_up = WakeUpOptions(on_progress=say, clock=clock)
-    if wake(aws, live, record, wake_up) is not None:
+    if wake(aws, live, record, WakeUpOptions(on_progress=say, clock=clock)) is not None:
         live = sagemaker.describe(aws, name) or live
     served = revisions.revision_in_service(record, live.revision) if record else None
+    serves = served.served if served else Live(aws, live).served()
     if served and served.plan:
         request = make_plan_request(served.plan, name)
     else:
-        request = make_served_request(Live(aws, live).served(), catalog)
+        request = make_served_request(serves, catalog)
     if floor is not None:
         if not request.speculates:
-            fix = Fix("leave out --floor to prove only that it answers")
-            raise NotProved(f"{name} does not speculate", fix, "no-speculation")
+            raise NotProved(f"{name} does not speculate", "leave out --floor", "no-speculation")
+        if floor > serves.k + 1:
+            raise OutOfRange(f"with K={serves.k}, --floor is {serves.k + 1} at most", "lower it")
         request = replace(request, floor=floor, floor_source="option")
     variant = VARIANT if record and revisions.compares_now(record, live) else None
-    request = replace(request, min_drafts=min_drafts, variant=variant)
-    proved = _prove(aws, request, clock, say)
+    proved = _prove(aws, replace(request, min_drafts=min_drafts, variant=variant), clock, say)
     if served is None or floor is not None or min_drafts < MIN_DRAFTS:
         return proved, None
     return proved, served.model_copy(update={"proof": proved})

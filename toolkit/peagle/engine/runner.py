@@ -157,7 +157,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
         if is_s3_uri(path):
             return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
         if not path.startswith(f"{ML_ROOT}/"):
-            return f"its {what} ({path}) would have to be downloaded"
+            return f"without an NVIDIA GPU only local weights run, not its {what} ({path})"
     if _QUANTIZATION in environment:
         return f"its weights are quantized ({environment[_QUANTIZATION]})"
     method = valid_speculation(environment).get("method")

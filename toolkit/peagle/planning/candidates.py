@@ -204,7 +204,7 @@ class Candidate:
             kv_cache_tokens=self.fit.kv_cache_tokens,
             drafter=self.drafter.name if self.drafter else None,
             k=self.k,
-            verified=self.tokens_per_second is not None and self.meets,
+            verified=self.tokens_per_second is not None and self.meets and self.affordable,
             speed_source=None if self.tokens_per_second is None else self.source,
             batch=self.batch,
         )

@@ -12,7 +12,7 @@ from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, reason
 from peagle.planning.search import Selection
@@ -91,6 +91,8 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
         return reason(what, value, "drafter-unknown", drafter=selection.unknown.drafter.name)
     others = selection.alone if drafter else selection.speculating
     best = others[0] if others and others[0].holds_load else None
+    if best and (best.affordable, best.meets) < (candidate.affordable, candidate.meets):
+        best = None
     usd = candidate.usd_per_million_tokens
     if best is not None and usd is not None and best.usd_per_million_tokens is not None:
         is_elsewhere = (best.count, best.instance) != (candidate.count, candidate.instance)
@@ -338,14 +340,13 @@ def _price(selection: Selection) -> Iterator[Finding]:
     if candidate.usd_per_hour is not None:
         message = f"{instances_text(candidate)} costs {format_usd(candidate.usd_per_hour)} an hour"
     message += f"; the limit is {format_usd(limit)}"
-    fix = Fix("leave --max-price-per-hour out: no price is known of any type that fits")
-    priced = [(other.usd_per_hour, other) for other in selection.ranked if other.usd_per_hour]
-    if priced:
-        usd, cheapest = min(priced, key=lambda pair: pair[0])
-        fix = _use_type(cheapest, f", the cheapest that fits, at {format_usd(usd)} an hour")
+    fix = Fix("leave --max-price-per-hour out: no price is known of any type for this load")
+    cheapest = find_cheapest(selection.ranked)
+    if cheapest and (usd := cheapest.usd_per_hour):
+        fix = _use_type(cheapest, f", the cheapest for this load{at_cost(cheapest)}")
         if usd > limit:
             enough = f"{math.ceil(round(usd * 100, 6)) / 100:.2f}"
-            which = f": {instances_text(cheapest)} is the cheapest that fits"
+            which = f": {instances_text(cheapest)} is the cheapest for this load"
             fix = use_option("--max-price-per-hour", enough, which)
     yield error("price-above-limit", "max_price_per_hour", message, fix)
 
@@ -373,7 +374,7 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        fixes.append(Fix("require less, or leave out --k, --instance-type or --instance-count"))
+        fixes.append(Fix("require less, or leave out --instance-type or --instance-count"))
         yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"

@@ -202,8 +202,8 @@ class Alternative(SpeedEstimate):
 
     ``copies`` are the engines on each, ``None`` for one without inference components.
     ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
-    is known, and meets what the options require. ``speed_source`` is ``source`` where the speed is
-    known. ``batch`` is what a batch takes and costs on them.
+    is known, and speed and price meet what the options require. ``speed_source`` is ``source``
+    where the speed is known. ``batch`` is what a batch takes and costs on them.
     """
 
     instance_type: str

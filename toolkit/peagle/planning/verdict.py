@@ -15,7 +15,7 @@ from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import HERE, Instance
 from peagle.checks import check
-from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
+from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.findings import errors
 from peagle.options import EngineOptions, Options, check_numbers, engine_option
 from peagle.planning.load import (
@@ -293,10 +293,9 @@ def _instances(options: VerdictOptions, catalog: Catalog, region: str) -> list[I
     types, gpu = catalog.instances.instances, options.gpu or ""
     having = [instance for instance in types if instance.gpu.lower() == gpu.lower()]
     if not having:
-        gpus = list(dict.fromkeys(instance.gpu for instance in types))
-        hint = nearest(gpu, gpus) or f"one of {', '.join(gpus)}"
+        gpus = ", ".join(dict.fromkeys(instance.gpu for instance in types))
         message = f"the catalogue has no instance type with the GPU {gpu!r}"
-        raise NotFound(message, hint, code="unknown-gpu")
+        raise NotFound(message, f"one of {gpus}; another in this machine: --here", "unknown-gpu")
 
     def cost(on: Instance) -> tuple[int, bool, bool, float, str]:
         price = on.price_in(region)

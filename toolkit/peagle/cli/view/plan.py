@@ -55,8 +55,6 @@ _ACCEPTANCE = {
 }
 """What is uncertain about the acceptance length, by its basis."""
 
-_REQUIREMENTS = ("speed-below-minimum", "speed-unverified")
-
 _BASIS = {
     "estimated": "speed is computed, not measured for this GPU and load",
     "measured": "speed is that of the best repetition",
@@ -140,7 +138,7 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     yield from operation_facts(plan)
     alone = plan.without_speculation
     if alone is not None and plan.speculation is not None:
-        missed = "; not known to meet what is required" if _misses(plan, alone) else ""
+        missed = "; misses what is required of speed or price" if _misses(alone) else ""
         yield "without", f"{_alternative_text(plan, alone, '')}{missed}"
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
@@ -221,18 +219,16 @@ def _others(plan: Plan) -> Collection[Alternative]:
     others = [
         other
         for other in plan.alternatives
-        if not (_is_planned(plan, other) or _misses(plan, other))
-        and other != plan.without_speculation
+        if not (_is_planned(plan, other) or _misses(other)) and other != plan.without_speculation
     ]
     keys = ("price_per_hour_usd", "usd_per_million_tokens")
     best = (min(others, key=lambda other: getattr(other, key) or math.inf) for key in keys)
     return dict.fromkeys(best) if others else ()
 
 
-def _misses(plan: Plan, other: Alternative) -> bool:
-    """Whether the plan's load has requirements that these instances are not known to meet."""
-    required = plan.slo is not None or any(f.code in _REQUIREMENTS for f in plan.findings)
-    return required and not other.verified
+def _misses(other: Alternative) -> bool:
+    """Whether the plan's options require a speed or a price that these instances do not have."""
+    return other.tokens_per_second is not None and not other.verified
 
 
 def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
@@ -372,5 +368,3 @@ def print_comparison(comparison: PlanComparison) -> None:
     ]
     rows += [("*", *change.cells) for change in comparison.other_changes]
     print_table(("", "", "A", "B"), rows)
-    if not any(mark for mark, *_ in rows):
-        print_line("\nThe two plans are equal.")
