@@ -66,7 +66,7 @@ def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal)
 def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 12 + [("InService", "")]
     done = deployed.succeeds("destroy", NAME, "--yes")
-    assert "Waiting for the endpoint's current change to end" in done.err
+    assert "Waiting for the current change to end" in done.err
     assert deployed.cloud.is_empty
 
 
