@@ -68,6 +68,9 @@ _PROCESS = re.compile(r"^\([A-Z]\w*")
 _BARE_EXCEPTION = re.compile(r"^\w+(Error|Exception)$")
 _HUB_ERROR = re.compile(r"\d{3} Client Error")
 """Its details follow after a blank line."""
+_VALIDATION = re.compile(r"^pydantic_core\S*: \d+ validation errors? for ")
+_PYDANTIC_DETAIL = re.compile(r" \[type=\w+, input_value=(.*?), input_type=(\w+)\]")
+_SIMPLE_TYPES = ("str", "int", "float", "bool", "NoneType")
 _FOLLOWING_LINES = 2
 _LONGEST = 300
 
@@ -124,7 +127,10 @@ def _message(lines: list[tuple[str, str]], number: int) -> str:
 
 
 def _readable(message: str) -> str:
-    """At most a few lines long."""
-    if len(message) <= _LONGEST:
-        return message
-    return f"{message[: _LONGEST // 2]} ... {message[-100:]}"
+    """Without pydantic's details, and at most a few lines long."""
+    # The value that pydantic rejected stays, if it is simple.
+    plain = _PYDANTIC_DETAIL.sub(
+        lambda detail: f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else "",
+        _VALIDATION.sub("", message),
+    )
+    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST // 2]} ... {plain[-100:]}"

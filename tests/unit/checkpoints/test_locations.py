@@ -39,7 +39,6 @@ def test_weights_are_a_folder_a_prefix_or_an_id(
 @pytest.mark.parametrize(("location", "fix"), [
     ("a word", "use ./folder, s3://bucket/prefix or org/name"),
     ("model", "there is a folder ./model: write ./model"),
-    ("config.json", "use the folder that holds config.json"),
 ])  # fmt: skip
 def test_another_word_says_how_to_write_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, fix: str

@@ -288,6 +288,15 @@ def test_a_message_has_at_most_two_following_lines_of_its_process(
     assert parse_crash(["ValueError: a", *following]).line == shown
 
 
+@pytest.mark.parametrize(("line", "shown"), [
+    ("[type=int, input_value='x', input_type=str]", "a, not 'x'"),
+    ("[type=int, input_value=7, input_type=int]", "a, not 7"),
+    ("[type=int, input_value={'k': 1}, input_type=dict]", "a"),
+])  # fmt: skip
+def test_of_pydantics_details_a_simple_value_stays(line: str, shown: str) -> None:
+    assert parse_crash([f"ValueError: a {line}"]).line == f"ValueError: {shown}"
+
+
 @pytest.mark.parametrize(("lines", "shown"), [
     (["    assert x > 1", "AssertionError"], "AssertionError: assert x > 1"),
     (["    raise Odd", "    ^^^^^", "OddError"], "OddError: raise Odd"),

@@ -168,12 +168,6 @@ def test_collecting_starts_empty(start: Start) -> None:
     assert variables["VLLM_CACHE_ROOT"] == str(start.cache / key / "vllm")
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "SM_VLLM_API_KEY"])
-def test_collecting_warns_of_an_api_key(start: Start, name: str) -> None:
-    _, lines = start.run(mode=COLLECT, **{name: "secret-of-the-user"})
-    assert [line["level"] for line in lines] == ["WARNING", "INFO"]
-
-
 @pytest.mark.parametrize("error", [UnknownDevice("none"), OSError(5, "broken")])
 def test_collecting_needs_the_device(start: Start, error: Exception) -> None:
     with pytest.raises(InvalidEnvironment, match="the device is unknown"):
