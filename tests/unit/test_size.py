@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_622, 3_100),
     "train": (2_472, 1_500),
     "sandbox": (4_993, 5_360),
-    "cli": (8_378, 6_200),
+    "cli": (8_380, 6_200),
 }
-MOST_LINES, MOST_FILES = 61_392, 243
+MOST_LINES, MOST_FILES = 61_394, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -373,6 +373,8 @@ def destroy(
     name is not an error unless it resembles a known one. Without --all, the log stays.
     """
     if images:
+        if name:
+            raise OptionsConflict("--images is of no endpoint", "omit NAME, or --images")
         return _destroy_images(session)
     if name is None:
         raise OptionMissing(
