@@ -98,7 +98,8 @@ class EventSplitter:
 
 
 def _invalid(why: str) -> EngineError:
-    return EngineError(f"the engine's response is not valid: {why}", code="invalid-response")
+    what = f"the engine's response is not valid: {why}"
+    return EngineError(what, "read the engine's log", code="invalid-response")
 
 
 @dataclass(frozen=True)
