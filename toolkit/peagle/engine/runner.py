@@ -392,13 +392,13 @@ class LocalRunner:
         until = time.monotonic() + _RELEASE_SECONDS
         while True:
             try:
-                chosen = choose_gpus(visible_gpus(self.machine), each * copies, share, taken)
-                break
-            except Refused as refused:
-                if refused.code != "gpu-busy" or taken or time.monotonic() > until:
+                chosen = choose_gpus(gpus, each * copies, share, taken)
+                return [chosen[start : start + each] for start in range(0, len(chosen), each)]
+            except Refused:
+                if taken or each * copies > len(gpus.gpus) or time.monotonic() > until:
                     raise
                 time.sleep(0.5)
-        return [chosen[start : start + each] for start in range(0, len(chosen), each)]
+                gpus = visible_gpus()
 
     def start(
         self,

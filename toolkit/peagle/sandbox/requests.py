@@ -1,7 +1,7 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
 The sandbox answers only requests with its own access key, also in a bearer token, which expires.
-The key's id is a random text that its user alone can read, and whoever gets a bearer token, so
+The key's id is a random text that only its user, and a program with a bearer token, can read, so
 signatures are not computed again. Presigned URLs are refused.
 """
 
