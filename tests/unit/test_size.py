@@ -18,7 +18,7 @@ BUDGET = {
     "speed": (1_706, 1_500),
     "planning": (5_192, 3_850),
     "render": (3_390, 3_000),
-    "engine": (2_886, 1_800),
+    "engine": (2_887, 1_800),
     "images": (773, 700),
     "aws": (3_180, 2_600),
     "weights": (1_807, 1_500),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_993, 5_360),
     "cli": (8_380, 6_200),
 }
-MOST_LINES, MOST_FILES = 61_395, 243
+MOST_LINES, MOST_FILES = 61_396, 243
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

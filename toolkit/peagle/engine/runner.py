@@ -395,7 +395,8 @@ class LocalRunner:
                 chosen = choose_gpus(gpus, each * copies, share, taken)
                 return [chosen[start : start + each] for start in range(0, len(chosen), each)]
             except Refused:
-                if taken or each * copies > len(gpus.gpus) or time.monotonic() > until:
+                is_short = each * copies > len(gpus.gpus)
+                if taken or self.machine or is_short or time.monotonic() > until:
                     raise
                 time.sleep(0.5)
                 gpus = visible_gpus()
