@@ -195,6 +195,11 @@ class EngineFailed(EngineError, code="engine-failed"):
     Fix: read its log, for which the error has the command where one exists."""
 
 
+class InvalidResponse(EngineError, code="invalid-response"):
+    """The response does not have vLLM's format.
+    Fix: read the engine's log."""
+
+
 @contextmanager
 def fixed_by(find: Callable[[], Fix]) -> Iterator[None]:
     """Give an EngineError of the block that has no fix the one that ``find`` returns."""

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from operator import sub
 from typing import Any
 
-from peagle.errors import EngineError, EngineFailed, parsing, to_count
+from peagle.errors import EngineError, EngineFailed, InvalidResponse, parsing, to_count
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -97,9 +97,8 @@ class EventSplitter:
                 raise _invalid(f"an event has more than {LARGEST_EVENT:,} bytes")
 
 
-def _invalid(why: str) -> EngineError:
-    what = f"the engine's response is not valid: {why}"
-    return EngineError(what, "read the engine's log", code="invalid-response")
+def _invalid(why: str) -> InvalidResponse:
+    return InvalidResponse(f"the engine's response is not valid: {why}")
 
 
 @dataclass(frozen=True)
