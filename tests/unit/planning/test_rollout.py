@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation import adapt_rollout, adapt_rollout_of_copies, cost_text
+from peagle.planning.operation import adapt_rollout, cost_text
 from peagle.planning.plan import Pins, Step
 from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, metric_filters
@@ -105,11 +105,11 @@ def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> 
     plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step="2")
     assert plan.rollout is not None
     for count in (2, 3, 8, 16, 41, 99):
-        rollout = adapt_rollout_of_copies(plan.rollout, count)
+        rollout = adapt_rollout(plan.rollout, count, copies=True)
         assert rollout is not None
         assert rollout.step is not None
         assert 5 <= rollout.step.percent(count) <= 50
-    assert adapt_rollout_of_copies(plan.rollout, 1) is None
+    assert adapt_rollout(plan.rollout, 1, copies=True) is None
     assert deployment_config(plan, 1) is None
 
 

@@ -10,7 +10,7 @@ from peagle.errors import UserError
 from peagle.speed.acceptance import Acceptance, Basis, Performance
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import NO_SPECULATION, Setting, rank_settings
-from peagle.speed.verdict import Question, WorkloadVerdict, decide_workload
+from peagle.speed.verdict import Compared, WorkloadVerdict, decide_workload
 from peagle.workload import Slo, Workload, parse_slo
 from tests.support import examples, raises_code
 
@@ -41,13 +41,16 @@ def verdict(
     loads: Sequence[int] = LOADS,
     spread: float = 0.35,
 ) -> WorkloadVerdict:
-    def performance_of(setting: Setting, _: Workload, load: float) -> Performance:
+    def compared(setting: Setting, at: int) -> Compared:
         basis: Basis = "estimated" if setting in estimated else "measured"
         length = 1.0 if setting == NO_SPECULATION else 2.5
-        return performance(curves[setting][loads.index(int(load))], length, basis, spread)
+        return Compared(performance(curves[setting][at], length, basis, spread))
 
-    question = Question(tuple(curves), loads, 36.0, "p-eagle", performance_of)
-    return decide_workload(question, "short-prompt", SHORT)
+    by_load = {
+        load: {setting: compared(setting, at) for setting in curves}
+        for at, load in enumerate(loads)
+    }
+    return decide_workload("short-prompt", SHORT, by_load, 36.0, "p-eagle")
 
 
 def best(decision: WorkloadVerdict) -> list[Setting | None]:

@@ -15,6 +15,7 @@ from peagle.findings import errors
 from peagle.planning.plan import Plan
 from peagle.planning.weights import portable_pair
 from peagle.text import format_usd
+from peagle.vllm.defaults import method_id
 from peagle_serve.logs import is_secret
 
 _HIDDEN = "(hidden)"
@@ -176,8 +177,7 @@ def _summarize(plan: Plan) -> dict[str, Any]:
     speculation, speed, refused = plan.speculation, plan.speed, errors(plan.findings)
     return dict(
         pair=plan.pair,
-        method=speculation.method if speculation else None,
-        parallel_drafting=speculation.parallel_drafting if speculation else None,
+        method=speculation and method_id(speculation.method, speculation.parallel_drafting),
         k=speculation.k if speculation else 0,
         region=plan.region,
         instance_type=plan.instance_type,

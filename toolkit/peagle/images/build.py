@@ -227,7 +227,7 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-b
 _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
         "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
-        "instance-scarce", "k-below-fastest", "no-alarm-topic", "prefix-cache-off",
+        "instance-scarce", "no-alarm-topic", "prefix-cache-off",
         "prefix-cache-too-small", "price-not-from-aws", "price-of-another-region",
         "price-snapshot", "scale-to-zero-refused", "several-instances",
         "speculation-loses", "speed-unverified", "vpc-routes", "weights-streamed",

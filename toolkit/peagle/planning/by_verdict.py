@@ -5,28 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, OptionsConflict, VerdictFileError
 from peagle.options import Options, arguments
 from peagle.planning.load import USUAL_CONCURRENCY, choose_size_of_requests, with_workload
-from peagle.planning.plan import Plan, Reason, reason
+from peagle.planning.plan import Plan, reason
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictOptions
 from peagle.speed.ranking import Setting
 from peagle.speed.verdict import LoadVerdict, Verdict, WorkloadVerdict, is_covered
 from peagle.text import format_concurrency
 from peagle.vllm import versions
-
-
-class _Answer(NamedTuple):
-    """The part of a verdict about the load of a plan's engines, and the setting that it selects."""
-
-    size: WorkloadVerdict
-    entry: LoadVerdict
-    setting: Setting
 
 
 def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
@@ -49,20 +41,47 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     options = with_workload(options).model_copy(update={"instance_type": instance_type})
     _check_subject(options, file, verdict.target, find_pair(catalog, options.pair).target.id)
     _check_subject(options, file, verdict.gpu, gpu)
-    plan, answer = _plan_until_same(options, verdict, file, catalog)
-    _check_covered(options, plan, answer, file)
-    drafter, k = answer.setting.drafter or "none", answer.setting.k
-    reasons = [_reason("drafter", drafter, answer, file)]
-    reasons += [_reason("k", str(k), answer, file)] if k else []
+    plan, size, entry, setting = _plan_until_same(options, verdict, file, catalog)
+    planned = plan.request_size or size.workload
+    requests = math.ceil(plan.concurrency / plan.engines)
+    if not is_covered(size, entry, planned, requests):
+        load = {name: tokens or None for name, tokens in asdict(planned).items()}
+        raise VerdictFileError(
+            f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
+            f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
+            f"{format_concurrency(entry.concurrency)} of {size.prompt_tokens:,} + "
+            f"{size.output_tokens:,} tokens",
+            Fix(
+                "create a verdict for this load", _command(options, file, loads=(requests,), **load)
+            ),
+            code="load-not-in-verdict",
+        )
+    speed = entry.speed(setting)
+    decided = {"drafter": setting.drafter or "none", **({"k": setting.k} if setting.k else {})}
+    reasons = (
+        reason(
+            what,
+            value,
+            "best-in-verdict",
+            file=file.name,
+            requests=entry.concurrency,
+            prompt_tokens=size.prompt_tokens,
+            output_tokens=size.output_tokens,
+            tokens_per_second=speed.tokens_per_second if speed else None,
+            basis=speed.basis if speed else None,
+        )
+        for what, value in decided.items()
+    )
     return plan.model_copy(update={"reasons": (*reasons, *plan.reasons)})
 
 
 def _plan_until_same(
     options: Options, verdict: Verdict, file: Path, catalog: Catalog
-) -> tuple[Plan, _Answer]:
-    """Plan again until the verdict selects a setting that was planned already. A plan decides the
-    number of instances and the size of requests, thus the load of an engine, by which the verdict
-    selects the drafter and K of the next plan."""
+) -> tuple[Plan, WorkloadVerdict, LoadVerdict, Setting]:
+    """Plan again until the verdict selects a setting that was planned already; with the part of the
+    verdict about the load of the plan's engines. A plan decides the number of instances and the
+    size of requests, thus the load of an engine, by which the verdict selects the drafter and K of
+    the next plan."""
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
@@ -79,7 +98,7 @@ def _plan_until_same(
             )
         if best in plans:
             last, plan = plans.popitem()
-            return plan, _Answer(size, entry, last)
+            return plan, size, entry, last
         changes: dict[str, object] = {"chosen_by": file.name}
         changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
@@ -88,39 +107,6 @@ def _plan_until_same(
             _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}")
         workload = plan.request_size or workload
         load = plan.concurrency / plan.engines
-
-
-def _check_covered(options: Options, plan: Plan, answer: _Answer, file: Path) -> None:
-    """Raise VerdictFileError for a load of each engine that is too far from the nearest one."""
-    planned = plan.request_size or answer.size.workload
-    requests = math.ceil(plan.concurrency / plan.engines)
-    if is_covered(answer.size, answer.entry, planned, requests):
-        return
-    load = {name: tokens or None for name, tokens in asdict(planned).items()}
-    size = answer.size
-    raise VerdictFileError(
-        f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
-        f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
-        f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
-        f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", _command(options, file, loads=(requests,), **load)),
-        code="load-not-in-verdict",
-    )
-
-
-def _reason(what: str, value: str, answer: _Answer, file: Path) -> Reason:
-    speed = answer.entry.speed(answer.setting)
-    return reason(
-        what,
-        value,
-        "best-in-verdict",
-        file=file.name,
-        requests=answer.entry.concurrency,
-        prompt_tokens=answer.size.prompt_tokens,
-        output_tokens=answer.size.output_tokens,
-        tokens_per_second=speed.tokens_per_second if speed else None,
-        basis=speed.basis if speed else None,
-    )
 
 
 def _check_subject(options: Options, file: Path, has: str, needs: str) -> None:

@@ -11,7 +11,7 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import Fit
 from peagle.options import AUTO, Options
-from peagle.planning.load import USUAL_WORKLOAD, EngineFit
+from peagle.planning.load import USUAL_WORKLOAD, EngineFit, Load
 from peagle.planning.plan import Alternative, Batch
 from peagle.speed.acceptance import SAME_SPEED_SHARE, Basis, Performance
 from peagle.text import format_concurrency, usd_per_million
@@ -32,9 +32,8 @@ class Candidate:
     """``count`` instances of one type that share the load, with this drafter and K (0 without).
 
     ``options`` has what is required of speed, times and price. Each instance runs ``copies`` of
-    ``engine``. ``load`` is the most concurrent requests of one engine, ``busy`` the number of
-    engines that has any. ``performance`` is of one engine, ``start_seconds`` the time until it
-    answers, known in a batch.
+    ``engine``, and ``load`` has the number of them that have requests. ``performance`` is of one
+    engine, ``start_seconds`` the time until it answers, known in a batch.
     """
 
     options: Options
@@ -43,8 +42,7 @@ class Candidate:
     drafter: Drafter | None
     k: int
     count: int
-    load: int
-    busy: int
+    load: Load
     region: str
     performance: Performance
     copies: int = 1
@@ -87,7 +85,9 @@ class Candidate:
     @cached_property
     def holds_load(self) -> bool:
         """Whether the KV cache of each holds enough of the load, or was measured to serve it."""
-        return self.basis == "measured" or self.load <= self.engine.most_requests
+        return (
+            self.basis == "measured" or self.load.requests_per_engine <= self.engine.most_requests
+        )
 
     @property
     def basis(self) -> Basis:
@@ -111,7 +111,7 @@ class Candidate:
 
     def total(self, of_engine: float | None) -> float | None:
         """A speed of one engine, for all of them."""
-        return None if of_engine is None else round(of_engine * self.busy, 1)
+        return None if of_engine is None else round(of_engine * self.load.engines, 1)
 
     @cached_property
     def usd_per_million_tokens(self) -> float | None:
@@ -173,8 +173,8 @@ class Candidate:
         if self.engines == 1:
             return self.performance.source
         unit = "instance" if self.copies == 1 else "copy"
-        each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
-        return f"{self.performance.source}; {each}"
+        load = format_concurrency(self.load.requests_per_engine)
+        return f"{self.performance.source}; {self.engines} times one {unit} with {load}"
 
     def to_alternative(self) -> Alternative:
         """The candidate as a plan records it."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from peagle.case import applicable, build_case, engine_settings, prefix_caching_with
 from peagle.catalog.schema import EngineSetting
-from peagle.catalog.tables import Runtime
 from peagle.checks import check
 from peagle.checks.facts import digest_in, needs_vocabulary
 from peagle.errors import Refused
@@ -15,16 +13,9 @@ from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
-from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
-from peagle.planning.weights import (
-    LOADER,
-    PlacedWeights,
-    WeightSizes,
-    choose_pins,
-    pin_variables,
-    streamer_variables,
-)
+from peagle.planning.plan import Decision, Decisions, Plan, Reason, reason
+from peagle.planning.speculation import SelectedPair, speculative_config
+from peagle.planning.weights import LOADER, pin_variables, streamer_variables
 from peagle.vllm.defaults import CAPTURE_SIZE, NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import (
     Value,
@@ -48,65 +39,44 @@ _LOAD_FORMAT = "load-format"
 _UTILIZATION = "gpu-memory-utilization"
 
 
-@dataclass(frozen=True)
-class Placement:
-    """What is served, and on what: the engine, and the endpoint's operation, follow from it."""
-
-    options: Options
-    pair: SelectedPair
-    load: Load
-    candidate: Candidate
-    name: str
-    region: str
-    runtime: Runtime
-    image: str
-    ami: str | None
-    count: int
-    copies: Copies | None
-    placed: PlacedWeights
-    sizes: WeightSizes
-
-
 def configure_engine(
-    placement: Placement, decisions: Decisions
-) -> tuple[Speculation | None, tuple[str, ...], dict[str, str]]:
-    """The engine's speculation, arguments and environment, with the rules' findings about them.
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
+) -> Plan:
+    """The plan with the engine's arguments and environment, and the rules' findings about them.
 
     Raises UserError for an environment that SageMaker rejects, and Refused for a secret in it: no
     plan, and so no plan file, ever contains one.
     """
-    options, load, candidate = placement.options, placement.load, placement.candidate
-    record, runtime = decisions.record, placement.runtime
-    streamed = streamer_variables(placement.sizes, candidate, runtime, placement.region)
-    speculation = choose_speculation(load, candidate)
-    arguments = record(_build_arguments(placement, speculation))
-    extra = record(_build_environment(placement))
+    load, record = candidate.load, decisions.record
+    streamed = streamer_variables(plan, options, pair, candidate)
+    arguments = record(_build_arguments(plan, options, candidate))
+    extra = record(_build_environment(plan, options, candidate))
     planned = to_environment(arguments) | extra | record(streamed)
-    if digest := digest_in(placement.image):
+    if digest := digest_in(plan.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
     left_out = {name for name, value in options.environment.items() if not value}
-    planned |= options.environment | pin_variables(choose_pins(options))
+    planned |= options.environment | pin_variables(plan.pins)
     environment = {name: planned[name] for name in sorted({*planned} - left_out)}
     check_environment(environment)
     decided = {
         "k": candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
-        "max_model_len": options.max_model_len or load.max_model_len,
-        "vllm": runtime.vllm,
-        "concurrency": candidate.load,
-        "instance_type": candidate.instance.type,
-        "region": placement.region,
-        "image": placement.image,
-        "ami": options.ami or placement.ami,
+        "max_model_len": options.max_model_len or plan.max_model_len,
+        "vllm": plan.runtime.vllm,
+        "concurrency": load.requests_per_engine,
+        "instance_type": plan.instance_type,
+        "region": plan.region,
+        "image": plan.runtime.image,
+        "ami": options.ami or plan.runtime.ami,
         "environment": environment,
     }
     if graphs := candidate.engine.graphs:
         decided["settings"] = {**options.settings, CAPTURE_SIZE: str(graphs.size)}
     case = build_case(
         load.catalog,
-        placement.pair.target,
-        placement.pair.drafter,
+        pair.target,
+        pair.drafter,
         options.model_copy(update=decided),
         tensor_parallel_size=candidate.gpus,
     )
@@ -115,21 +85,22 @@ def configure_engine(
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)
     decisions.findings += findings
-    return speculation, arguments, environment
+    return plan.model_copy(update={"engine_arguments": arguments, "environment": environment})
 
 
-def _build_environment(placement: Placement) -> Decision[dict[str, str]]:
+def _build_environment(
+    plan: Plan, options: Options, candidate: Candidate
+) -> Decision[dict[str, str]]:
     """Environment variables in addition to vLLM's arguments, without those that the user sets."""
-    options, placed, target = placement.options, placement.placed, placement.load.target
-    instance, reasons = placement.candidate.instance, [_NO_RESTART]
-    if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
+    target, instance, reasons = candidate.load.target, candidate.instance, [_NO_RESTART]
+    if instance.nvme_gb and any(weights.kind == "hub" for weights in plan.weights.values()):
         reasons.append(_HUB_HOME)
     if options.network_isolation:
         reasons.append(_OFFLINE)
-        folder, file = placed.target.engine_path, VOCABULARY_FILE
+        folder, file = plan.target.weights.engine_path, VOCABULARY_FILE
         if needs_vocabulary(target.architecture) and folder.startswith(ML_ROOT):
             reasons.append(reason(VOCABULARY_VARIABLE, folder, "isolated-vocabulary", file=file))
-    settings = applicable(target.environment, instance.gpu_architecture, placement.load.vllm)
+    settings = applicable(target.environment, instance.gpu_architecture, plan.runtime.vllm)
     reasons += [_setting_reason(setting.name, setting) for setting in settings]
     environment = {because.what: because.value for because in reasons}
     planned = (because for because in reasons if because.what not in options.environment)
@@ -137,31 +108,30 @@ def _build_environment(placement: Placement) -> Decision[dict[str, str]]:
 
 
 def _build_arguments(
-    placement: Placement, speculation: Speculation | None
+    plan: Plan, options: Options, candidate: Candidate
 ) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
-    load, candidate, placed = placement.load, placement.candidate, placement.placed
-    table, drafter = load.catalog.runtimes, candidate.drafter
+    load, weights, drafter = candidate.load, plan.target.weights, candidate.drafter
     architecture = candidate.instance.gpu_architecture
-    settings = engine_settings(load.target, drafter, architecture, load.vllm, table)
+    settings = engine_settings(load.target, drafter, architecture, load.vllm, load.catalog.runtimes)
     values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
     reasons = {name: _setting_reason(f"--{name}", setting) for name, setting in settings.items()}
     if graphs := candidate.engine.graphs:
         values[CAPTURE_SIZE] = graphs.size
         reasons[CAPTURE_SIZE] = reason(
             f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
-            requests=candidate.load, k=candidate.k, tokens=graphs.tokens,
+            requests=load.requests_per_engine, k=candidate.k, tokens=graphs.tokens,
             default=graphs.default, percent=round(100 * graphs.saved_share), turn=graphs.turn,
         )  # fmt: skip
-    if placed.target.streamed:
+    if weights.streamed:
         values[_LOAD_FORMAT] = LOADER
         reasons[_LOAD_FORMAT] = reason(f"--{_LOAD_FORMAT}", LOADER, "weights-by-stream")
-    overrides = placement.options.settings
+    overrides = options.settings
     for name in parse_values(overrides):
         values.pop(name, None)
-    arguments = ["--model", placed.target.engine_path]
-    if placed.target.revision is not None:
-        arguments += ["--revision", placed.target.revision]
+    arguments = ["--model", weights.engine_path]
+    if weights.revision is not None:
+        arguments += ["--revision", weights.revision]
     arguments += [
         *("--served-model-name", load.target.id),
         *("--max-model-len", str(load.max_model_len)),
@@ -178,8 +148,9 @@ def _build_arguments(
             arguments.append(f"--{name}" if value else f"--no-{name}")
         else:
             arguments += [f"--{name}", as_text(value)]
-    if speculation is not None:
-        arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
+    if plan.speculation is not None:
+        config = speculative_config(plan.speculation, plan.weights.get("drafter"))
+        arguments += ["--speculative-config", config]
     if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
         decided += _prefix_caching_reasons(load, candidate)
     return Decision(tuple(arguments), tuple(decided))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from peagle.catalog.tables import HERE
 from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import refusal_reason
@@ -143,7 +142,7 @@ def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
         because = reason(what, count, "done-in-time")
     elif count in (options.min_instances, options.max_instances):
         because = reason(what, count, "bound-of-scaling")
-    elif held * (count - 1) < candidate.load * candidate.engines:
+    elif held * (count - 1) < candidate.load.requests_per_engine * candidate.engines:
         because = reason(what, count, "cache-of-one", requests=held)
     else:
         because = reason(
@@ -197,7 +196,7 @@ def speed_text(candidate: Candidate) -> str:
         return "speed unknown"
     speed, unit = candidate.performance, "instance" if candidate.copies == 1 else "copy"
     text = f"{candidate.tokens_per_second:,.0f} tokens/s"
-    text += basis_text(speed.basis, candidate.busy, unit)
+    text += basis_text(speed.basis, candidate.load.engines, unit)
     low, high = candidate.total(speed.low), candidate.total(speed.high)
     if speed.basis == "measured" or low is None or high is None:
         return text
@@ -207,11 +206,8 @@ def speed_text(candidate: Candidate) -> str:
 _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
 
-_LATER = 1.3
-"""How much later a first token may come than estimated, in nine of ten rows (docs/estimates.md)."""
-
 _SPEED_UNVERIFIED = "speed-unverified"
-"""The speed is unknown, or the low end of its estimated range does not reach what is required.
+"""The speed is unknown.
 
 Fix: measure it on this type, or use an instance type or pair whose speed is known
 """
@@ -267,8 +263,8 @@ def _too_small(selection: Selection, where: str) -> Finding:
 def _cache(selection: Selection) -> Iterator[Finding]:
     """That the KV cache holds less than the load at full length, a warning if much less; and what
     keeps the prompts' cached tokens from being hits."""
-    candidate, load = selection.candidate, selection.search.load
-    fit, requests, busy = candidate.fit, candidate.load, candidate.busy
+    candidate, load = selection.candidate, selection.candidate.load
+    fit, requests, busy = candidate.fit, load.requests_per_engine, load.engines
     if fit.max_concurrency < requests:
         message = (
             f"the KV cache holds {fit.max_concurrency:.1f} requests of full length "
@@ -352,67 +348,40 @@ def _price(selection: Selection) -> Iterator[Finding]:
 
 
 def _required(selection: Selection, where: str, required: str) -> Iterator[Finding]:
-    """The finding about one requirement, apart from the others, where it is not met or not
-    certain, with the best type that is known to meet what is required."""
+    """The finding about one requirement, apart from the others, where it is not met or unknown,
+    with the best type that is known to meet what is required."""
     others = dict.fromkeys({"slo", "min_tokens_per_second", "within"} - {where})
     candidate, options = selection.candidate, selection.search.options.model_copy(update=others)
     only = replace(candidate, options=options)
-    name, times, excess = instances_text(only), only.performance, only.excess
+    if only.meets:
+        return
+    name, times, fixes = instances_text(only), only.performance, list[Fix]()
+    for other in selection.ranked:
+        is_enough = other.meets and other.holds_load and other.affordable
+        if other.instance != candidate.instance and is_enough:
+            fixes.append(_use_type(other, f"{at_cost(other)} ({speed_text(other)})"))
+            break
+    if only.excess is None:
+        message = f"the speed of {name} is unknown, so it may not reach {required}"
+        fixes.append(Fix("run a benchmark before you rely on it"))
+        yield warning(_SPEED_UNVERIFIED, where, message, combine_fixes(fixes))
+        return
     reached = speed_text(only)
     if options.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
         reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
-    reached += f" ({only.source})"
-    if excess is not None and _slowest(only).meets:
-        return
-    is_near = excess is not None and excess <= 1
-    fixes = list[Fix]()
-    for other in selection.ranked:
-        is_enough = (_slowest(other) if is_near else other).meets and other.holds_load
-        if other.instance != candidate.instance and is_enough and other.affordable:
-            fixes.append(_use_type(other, f"{at_cost(other)} ({speed_text(other)})"))
-            break
-    if excess is not None and not is_near:
-        load = format_concurrency(selection.search.load.concurrency)
-        message = f"with {load}, {name} does not reach {required}: {reached}"
-        fixes.append(Fix("require less, or leave out --instance-type or --instance-count"))
-        yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
-        return
-    message = f"the speed of {name} is unknown, so it may not reach {required}"
-    if excess is not None:
-        message = f"{required}: only the estimate reaches it, not the lower end of its range: "
-        message += reached
-    fix = combine_fixes([*fixes, Fix("run a benchmark before you rely on it")])
-    yield warning(_SPEED_UNVERIFIED, where, message, fix)
-
-
-def _slowest(candidate: Candidate) -> Candidate:
-    """The candidate at the lower end of its estimated range."""
-    speed = candidate.performance
-    if speed.basis != "estimated" or not speed.tokens_per_second or not speed.low:
-        return candidate
-    slower = speed.tokens_per_second / speed.low
-    slow = speed._replace(
-        tokens_per_second=speed.low,
-        ttft_seconds=(speed.ttft_seconds or 0.0) * max(slower, _LATER),
-        itl_seconds=(speed.itl_seconds or 0.0) * slower,
-    )
-    return replace(candidate, performance=slow)
+    load = format_concurrency(selection.search.load.concurrency)
+    message = f"with {load}, {name} does not reach {required}: {reached} ({only.source})"
+    fixes.append(Fix("require less, or leave out --instance-type or --instance-count"))
+    yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     """A note on idle GPUs."""
-    candidate, options = selection.candidate, selection.search.options
-    instance = candidate.instance
-    if not candidate.idle_gpus:
-        return
-    message = f"{candidate.idle_gpus} of the {instance.gpu_count} GPUs of {instance.place} are idle"
-    excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
-    fix = ""
-    if options.copies != AUTO and not excluded:
-        fix = "use --copies auto: copies of the engine use them where that costs less per token"
-    elif options.instance_type not in (None, HERE):
-        fix = "leave --instance-type out to get the cheapest type that fits"
-    yield note("gpus-idle", "instance_type", message, fix)
+    candidate, instance = selection.candidate, selection.candidate.instance
+    if candidate.idle_gpus:
+        idle = f"{candidate.idle_gpus} of the {instance.gpu_count} GPUs of {instance.place}"
+        fix = "use --copies auto, or leave --instance-type out to get the cheapest type that fits"
+        yield note("gpus-idle", "instance_type", f"{idle} are idle", fix)
 
 
 def _use_type(other: Candidate, because: str) -> Fix:

@@ -20,7 +20,6 @@ from peagle.errors import Fix, UserError, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.options import AUTO, Options, RolloutKind
 from peagle.planning.candidates import Candidate
-from peagle.planning.load import Load
 from peagle.planning.plan import (
     AlarmKind,
     Capture,
@@ -67,21 +66,15 @@ def parse_step(text: str, copies: bool = False) -> Step:
     return Step(value=int(match[1]), unit="copies" if copies else "instances")
 
 
-def choose_rollout(
-    options: Options,
-    instance_count: int,
-    usd_per_hour: float | None,
-    floor: float | None,
-    copies: Copies | None = None,
-) -> Decision[Rollout | None]:
+def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
     """The rollout of updates, with what it takes; ``None`` where the user asks for none.
 
-    ``usd_per_hour`` is the price of all instances, ``floor`` the least acceptance length of a plan
-    that speculates, ``copies`` the engines on each instance of a plan with copies. Of these, the
-    new ones need GPUs before the earlier ones end, so one more instance starts, and a batch is no
-    larger than that instance holds. Raises UserError for a kind that copies do not have.
+    Of copies, the new ones need GPUs before the earlier ones end, so one more instance starts, and
+    a batch is no larger than that instance holds. Raises UserError for a kind that copies do not
+    have.
     """
     kind, asked = options.rollout, options.rollout_step
+    copies, instance_count, usd_per_hour = plan.copies, plan.instance_count, plan.price_per_hour_usd
     if kind is None:
         return Decision(None)
     if copies is not None and kind != "rolling":
@@ -116,7 +109,7 @@ def choose_rollout(
         extra_usd_per_hour=(
             None if usd_per_hour is None else round(usd_per_hour * extra / instance_count, 4)
         ),
-        alarms=alarms_for(options, floor),
+        alarms=alarms_for(plan),
     )
     is_of_copies = copies is not None
     because = reason("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=is_of_copies)
@@ -140,33 +133,29 @@ def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
     return step.instances(count) if kind == "rolling" and step else count
 
 
-def adapt_rollout(rollout: Rollout, count: int) -> Rollout:
-    """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
-    for one."""
+def adapt_rollout(rollout: Rollout, count: int, copies: bool = False) -> Rollout | None:
+    """The rollout where ``count`` instances run, or ``copies``, a number that scaling may have
+    chosen: all at once for one instance; ``None`` for one copy, which has no batches."""
     kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
     if step is not None and count < 2:
+        if copies:
+            return None
         kind, step = "all-at-once", None
     elif step is not None:
-        step = _accepted_step(kind, step, count, count)
+        step = _accepted_step(kind, step, count, count, "copies" if copies else "instances")
+    if copies:
+        return rollout.model_copy(update={"step": step})
     extra = _extra_instances(kind, step, count)
     usd = None if usd is None else round(usd * extra / rollout.extra_instances, 4)
     changed = {"kind": kind, "step": step, "extra_instances": extra, "extra_usd_per_hour": usd}
     return rollout.model_copy(update=changed)
 
 
-def adapt_rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
-    """The rollout where ``count`` copies run; ``None`` for one, which has no batches."""
-    if rollout.step is None or count < 2:
-        return None
-    step = _accepted_step("rolling", rollout.step, count, count, "copies")
-    return rollout.model_copy(update={"step": step})
-
-
-def alarms_for(options: Options, floor: float | None) -> tuple[AlarmKind, ...]:
-    """The alarms that a new revision has to pass; ``floor`` is the least acceptance length, if the
-    plan speculates."""
-    kinds: list[AlarmKind] = ["ttft"] if options.slo and options.slo.ttft is not None else []
-    return (*kinds, "errors", "acceptance") if floor is not None else (*kinds, "errors")
+def alarms_for(plan: Plan) -> tuple[AlarmKind, ...]:
+    """The alarms that a new revision has to pass."""
+    kinds: list[AlarmKind] = ["ttft"] if plan.slo and plan.slo.ttft is not None else []
+    has_floor = plan.speculation is not None and plan.speculation.acceptance_floor is not None
+    return (*kinds, "errors", "acceptance") if has_floor else (*kinds, "errors")
 
 
 def cost_text(rollout: Rollout | None) -> str:
@@ -234,23 +223,13 @@ def with_copies(options: Options) -> Options:
 
 
 def choose_scaling(
-    options: Options,
-    load: Load,
-    candidate: Candidate,
-    start_seconds: int | None,
-    copies: Copies | None,
-    region: str,
-) -> Decision[Scaling | None]:
-    """The scaling of the planned instances, or of the ``copies`` on them; ``None`` without
-    ``--max-instances`` and ``--scale-to-zero``.
-
-    ``start_seconds`` is about how long a new instance takes until it serves, which is how long the
-    first request waits after a scale to zero; ``None`` without scaling.
-    """
-    if start_seconds is None:
-        return Decision(None)
-    target = options.target_concurrency
-    most = _most_requests(load, candidate, counted(1, copies is not None))
+    options: Options, plan: Plan, candidate: Candidate, start_seconds: int
+) -> Decision[Scaling]:
+    """The scaling of the planned instances, or of the copies on them. ``start_seconds`` is about
+    how long a new instance takes until it serves, which is how long the first request waits after a
+    scale to zero."""
+    target, copies, region = options.target_concurrency, plan.copies, plan.region
+    most = _most_requests(candidate, counted(1, copies is not None))
     least = 0 if options.scale_to_zero else options.min_instances or 1
     highest = options.max_instances or candidate.count
     cooldown = max(SHORTEST_SCALE_IN_SECONDS, start_seconds)
@@ -279,7 +258,7 @@ def choose_scaling(
     if cooldown > SHORTEST_SCALE_IN_SECONDS:
         because = reason("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
     reasons = [because] if target is not None else [*most.reasons, because]
-    reported = load.catalog.runtimes.scale_to_zero_refused.get(region)
+    reported = candidate.load.catalog.runtimes.scale_to_zero_refused.get(region)
     if options.scale_to_zero and reported:
         message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
         fix = Fix("use another --region, or --max-instances without --scale-to-zero")
@@ -287,10 +266,10 @@ def choose_scaling(
     return Decision(scaling, tuple(reasons), tuple(findings))
 
 
-def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]:
+def _most_requests(candidate: Candidate, unit: str) -> Decision[int]:
     """The most requests at a time with which one engine meets the objective and none queues;
     ``unit`` is what has an engine."""
-    engine, slo = candidate.engine, candidate.options.slo
+    load, engine, slo = candidate.load, candidate.engine, candidate.options.slo
     running = slots(engine.case, engine.fit, load.workload) if engine.fit.fits else 0.0
     limit = max(1, math.floor(running))
 
@@ -344,24 +323,17 @@ DEFAULT_CAPTURE_DAYS = 30
 _TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
 
 
-def choose_limit(
-    options: Options,
-    region: str,
-    usd_per_hour: float | None,
-    start_seconds: int,
-    copies: bool = False,
-) -> Decision[Limit | None]:
-    """The limit that the options set, of an endpoint with or without ``copies``; ``usd_per_hour``
-    is the price at the most instances, and ``start_seconds`` how long the endpoint may take to
-    serve."""
-    ttl, budget = options.ttl, options.budget
+def choose_limit(options: Options, plan: Plan) -> Decision[Limit | None]:
+    """The limit that the options set."""
+    ttl, budget, usd_per_hour = options.ttl, options.budget, most_usd_per_hour(plan)
+    start_seconds = plan.download_timeout_seconds + plan.startup_timeout_seconds
     if ttl is None and budget is None:
         return Decision(Limit() if options.no_limit else None)
     limit, findings = Limit(ttl_seconds=ttl, budget_usd=budget), list[Finding]()
     seconds = limit_seconds(limit, usd_per_hour)
     if budget is not None and not usd_per_hour:
         message = f"{format_usd(budget)} last for an unknown time: the price is unknown"
-        command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
+        command = ("peagle", "catalog", "refresh", "--prices", "--region", plan.region)
         fix = Fix("set --ttl instead, or get prices from AWS's price list", command)
         findings.append(error("budget-without-price", "budget", message, fix))
     elif seconds is not None and seconds < start_seconds:
@@ -373,7 +345,7 @@ def choose_limit(
         findings.append(warning("limit-before-start", where, message, "set a later end"))
     if seconds is None:
         return Decision(limit, findings=tuple(findings))
-    before = COPIES_BEFORE_SECONDS if copies else None
+    before = COPIES_BEFORE_SECONDS if plan.copies else None
     shown = limit_text(limit, usd_per_hour)
     because = reason("limit", shown, "end-by-ttl", copies_seconds_before=before)
     if budget is not None and usd_per_hour:
@@ -429,13 +401,13 @@ def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
     return f"{format_duration(seconds)}{cost}"
 
 
-def choose_observe(options: Options, region: str, floor: float | None) -> Decision[Observe | None]:
-    """What the user asks for; ``None`` for nothing. ``floor`` is the least acceptance length of a
-    plan that speculates. Raises UserError for values that AWS does not accept."""
+def choose_observe(options: Options, plan: Plan) -> Decision[Observe | None]:
+    """What the user asks for; ``None`` for nothing. Raises UserError for values that AWS does not
+    accept."""
     days, topic = options.log_retention, options.alarm_topic
     if days is not None:  # CloudWatch Logs has these only
         days = next((retention for retention in LOG_DAYS if retention >= days), LOG_DAYS[-1])
-    _check_topic(topic, region)
+    _check_topic(topic, plan.region)
     capture = _choose_capture(options)
     if not (options.observe or days or capture or topic):
         return Decision(None)
@@ -443,7 +415,7 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
     alarms: tuple[AlarmKind, ...] = ()
     findings = []
     if options.observe:
-        alarms = (*alarms_for(options, floor), "load")
+        alarms = (*alarms_for(plan), "load")
         if days is None:
             days = DEFAULT_LOG_DAYS
             reasons = (reason("log retention", f"{days} days", "log-without-end"),)

@@ -7,6 +7,7 @@ the network, the clock or the disk.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any
 
 from peagle.catalog.find import find_instance
@@ -16,7 +17,7 @@ from peagle.findings import severity
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
-from peagle.planning.engine import Placement, configure_engine
+from peagle.planning.engine import configure_engine
 from peagle.planning.instance import choose_copies, choose_count, review, selection_reasons
 from peagle.planning.load import (
     Load,
@@ -59,14 +60,17 @@ from peagle.planning.search import BATCH_LOADS, Search, Selection, prefer_known_
 from peagle.planning.speculation import (
     SelectedPair,
     choose_drafter,
+    choose_speculation,
     explain_k,
     is_drafter_named,
     other_drafters,
     usual_k,
 )
 from peagle.planning.weights import (
+    SHORTEST,
     choose_pins,
     choose_timeouts,
+    mount_weights,
     place_weights,
     placed_sizes,
     start_time,
@@ -82,41 +86,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions, recorded = Decisions(), options.recorded
+    decisions, asked = Decisions(), options
     options, requested = _prepare(options, catalog)
-    options, selection = _select(options, catalog, requested, decisions)
-    placement = _place(options, selection, requested.value, decisions)
-    speculation, arguments, environment = configure_engine(placement, decisions)
-    price = find_price(placement.candidate.instance, placement.region)
-    if price.value is not None or options.max_price_per_hour is None:
-        decisions.record(price)  # with a limit, the error of the limit says that it is unknown
-    floor = speculation.acceptance_floor if speculation else None
-    skipped = ABOUT_AWS if placement.candidate.instance.type == HERE else ()
-    operation = _choose_operation(placement, floor, decisions)
-    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
-    return Plan(
-        **_read_placement(placement),
-        **operation,
-        speculation=speculation,
-        engine_arguments=arguments,
-        environment=environment,
-        price_date=price.value.date.isoformat() if price.value else None,
-        without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
-        alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
-        options=recorded,
-        overrides=options.overrides,
-        pins=choose_pins(options),
-        company=choose_company(options),
-        findings=tuple(finding for finding in findings if finding.code not in skipped),
-        reasons=tuple(decisions.reasons),
-    )
-
-
-def _select(
-    options: Options, catalog: Catalog, requested: Decision[SelectedPair], decisions: Decisions
-) -> tuple[Options, Selection]:
-    """The options with the load of a batch, and what is selected of all candidates; the reasons of
-    the requested pair hold only where its drafter is selected."""
     options, options_alone = _choose_batch_load(options, catalog, requested.value, decisions)
     search, alone = _search(options, catalog, requested.value), None
     if options_alone != options:
@@ -125,119 +96,127 @@ def _select(
     decisions.findings += requested.findings
     if selection.candidate.drafter == requested.value.drafter:
         decisions.reasons += requested.reasons
-    return options, selection
+    pair = replace(requested.value, drafter=selection.candidate.drafter)
+    plan, candidate = _place(options, asked, pair, selection, decisions)
+    plan = configure_engine(plan, options, pair, candidate, decisions)
+    plan = _operate(plan, options, pair, candidate, decisions)
+    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
+    skipped = ABOUT_AWS if plan.is_here else ()
+    return plan.model_copy(
+        update={
+            "findings": tuple(finding for finding in findings if finding.code not in skipped),
+            "reasons": tuple(decisions.reasons),
+        }
+    )
 
 
 def _place(
-    options: Options, selection: Selection, pair: SelectedPair, decisions: Decisions
-) -> Placement:
-    """Each decision about what is served and on what, with its reasons and findings."""
+    options: Options,
+    asked: Options,
+    pair: SelectedPair,
+    selection: Selection,
+    decisions: Decisions,
+) -> tuple[Plan, Candidate]:
+    """What is served and on what: the plan before its engine and its operation, and the candidate
+    with the memory of its share of the load."""
     record, search, candidate = decisions.record, selection.search, selection.candidate
-    load, catalog = replace(search.load, engines=candidate.busy), search.load.catalog
-    pair = replace(pair, drafter=candidate.drafter)
+    load, catalog, target, drafter = candidate.load, search.load.catalog, pair.target, pair.drafter
     compared = search.compared(candidate)
-    record(explain_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
+    record(explain_k(options, pair, candidate, compared))
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
-    runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
+    runtime = record(choose_runtime(options, catalog, target, drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
-    length = record(choose_length(options, pair.target))
-    record(choose_workload(options, pair.target, length))
+    length = record(choose_length(options, target))
+    record(choose_workload(options, target, length))
     record(choose_concurrency(options))
     decisions.reasons += selection_reasons(selection, compared)
     decisions.findings += review(selection)
-    engine = load.engine(candidate.instance, candidate.gpus, candidate.drafter, candidate.k)
-    return Placement(
-        options=options,
-        pair=pair,
-        load=load,
-        candidate=replace(candidate, engine=engine),
-        name=name,
-        region=region,
-        runtime=runtime,
-        image=image,
-        ami=record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type)),
-        count=record(choose_count(options, candidate)),
-        copies=record(choose_copies(options, candidate)),
-        placed=record(place_weights(options, catalog, pair, name)),
-        sizes=placed_sizes(options, pair, load),
+    engine = load.engine(candidate.instance, candidate.gpus, drafter, candidate.k)
+    candidate = replace(candidate, engine=engine)
+    ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
+    count, copies = (
+        record(choose_count(options, candidate)),
+        record(choose_copies(options, candidate)),
     )
-
-
-def _read_placement(placement: Placement) -> dict[str, Any]:
-    """The fields of the plan that say what is served, for which load, and on what."""
-    options, pair, load = placement.options, placement.pair, placement.load
-    target, drafter, candidate = pair.target, pair.drafter, placement.candidate
-    runtime, proof = placement.runtime, target.proof.model_dump()
-    alternative = candidate.to_alternative()
+    weights, head = record(place_weights(options, catalog, pair, name))
+    speed = candidate.to_alternative().model_dump(include=set(SpeedEstimate.model_fields))
     choice = None
     if drafter is not None:
-        choice = DrafterChoice(
-            name=drafter.name,
-            id=pair.name.partition("+")[2],
-            licence=drafter.licence,
-            weights=placement.placed.drafter,
-        )
-    return {
-        "name": placement.name,
-        "pair": pair.name,
-        "region": placement.region,
-        "target": TargetChoice(
+        head_id = pair.name.partition("+")[2]
+        choice = DrafterChoice(name=drafter.name, id=head_id, licence=drafter.licence, weights=head)
+    plan = Plan(
+        name=name,
+        pair=pair.name,
+        region=region,
+        target=TargetChoice(
             id=target.id,
             licence=target.licence,
             weight_bytes=target.weight_bytes,
-            weights=placement.placed.target,
+            weights=weights,
         ),
-        "drafter": choice,
-        "runtime": RuntimeChoice(
-            vllm=runtime.vllm, image=placement.image, cuda=runtime.cuda, ami=placement.ami
-        ),
-        "instance_type": candidate.instance.type,
-        "instance_count": placement.count,
-        "copies": placement.copies,
-        "max_model_len": load.max_model_len,
-        "concurrency": load.concurrency,
-        "workload": options.workload,
+        drafter=choice,
+        speculation=choose_speculation(candidate),
+        runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
+        instance_type=candidate.instance.type,
+        instance_count=count,
+        copies=copies,
+        max_model_len=load.max_model_len,
+        concurrency=load.concurrency,
+        engine_arguments=(),
+        environment={},
+        mounts=mount_weights(weights, head),
+        download_timeout_seconds=SHORTEST,
+        startup_timeout_seconds=SHORTEST,
+        fit=candidate.fit,
+        price_per_hour_usd=candidate.usd_per_hour,
+        price_date=None,
+        workload=options.workload,
         **asdict(load.workload),
-        "slo": options.slo,
-        "batch": candidate.batch,
-        "mounts": placement.placed.mounts,
-        "fit": candidate.fit,
-        "price_per_hour_usd": candidate.usd_per_hour,
-        "speed": SpeedEstimate(**alternative.model_dump(include=set(SpeedEstimate.model_fields))),
-        "proof": ProofPlan(**proof, source=proof_source(placement.image, load.catalog.runtimes)),
-    }
-
-
-def _choose_operation(
-    placement: Placement, floor: float | None, decisions: Decisions
-) -> dict[str, Any]:
-    """The fields of the plan that say how the endpoint starts, is updated, scales, ends and is
-    observed; ``floor`` is the least acceptance length of a plan that speculates."""
-    record, options, candidate = decisions.record, placement.options, placement.candidate
-    usd, copies, region = candidate.usd_per_hour, placement.copies, placement.region
-    timeouts = choose_timeouts(options, placement.sizes, candidate.gpus)
-    download, startup = map(record, timeouts)
-    start_seconds = None
-    if options.max_instances is not None or options.scale_to_zero:
-        start_seconds = record(
-            start_time(options, placement.sizes, candidate.gpus, placement.load, candidate.instance)
-        )
-    scaling = record(
-        choose_scaling(options, placement.load, candidate, start_seconds, copies, region)
+        batch=candidate.batch,
+        slo=options.slo,
+        speed=SpeedEstimate(**speed),
+        without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
+        alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
+        proof=ProofPlan(**target.proof.model_dump(), source=proof_source(image, catalog.runtimes)),
+        options=asked.recorded,
+        overrides=options.overrides,
+        pins=choose_pins(options),
+        company=choose_company(options),
+        findings=(),
+        reasons=(),
     )
-    prices = scaling.prices(usd, placement.count) if scaling else None
-    most = prices[1] if prices else usd
-    return {
+    return plan, candidate
+
+
+def _operate(
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
+) -> Plan:
+    """The plan with how the endpoint starts, is updated, scales, ends and is observed."""
+    record, load, sizes = (
+        decisions.record,
+        candidate.load,
+        placed_sizes(options, pair, candidate.load),
+    )
+    price = find_price(candidate.instance, plan.region)
+    if price.value is not None or options.max_price_per_hour is None:
+        record(price)  # with a limit, the error of the limit says that it is unknown
+    download, startup = map(record, choose_timeouts(options, sizes, candidate.gpus))
+    changed: dict[str, Any] = {
+        "price_date": price.value.date.isoformat() if price.value else None,
         "download_timeout_seconds": download,
         "startup_timeout_seconds": startup,
-        "scaling": scaling,
-        "rollout": record(choose_rollout(options, placement.count, usd, floor, copies)),
-        "limit": record(
-            choose_limit(options, region, most, download + startup, copies is not None)
-        ),
-        "observe": record(choose_observe(options, region, floor)),
     }
+    if options.max_instances is not None or options.scale_to_zero:
+        seconds = record(start_time(options, sizes, candidate.gpus, load, candidate.instance))
+        changed["scaling"] = record(choose_scaling(options, plan, candidate, seconds))
+    plan = plan.model_copy(update=changed)
+    changed = {
+        "rollout": record(choose_rollout(options, plan)),
+        "limit": record(choose_limit(options, plan)),
+        "observe": record(choose_observe(options, plan)),
+    }
+    return plan.model_copy(update=changed)
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
@@ -269,11 +248,10 @@ def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[Sele
         settings.append((None, 0))
     for length in shorter_contexts(load.max_model_len, load.workload.tokens):
         shorter = replace(load, max_model_len=length)
-        for instance in types:
-            for drafter, k in settings:
-                if shorter.engine_on(instance, 0, drafter, k).fit.fits:
-                    options = options.model_copy(update={"fitting_length": length})
-                    return options, choose_drafter(options, catalog)
+        tried = product(types, settings)
+        if any(shorter.engine_on(instance, 0, *each).fit.fits for instance, each in tried):
+            options = options.model_copy(update={"fitting_length": length})
+            return options, choose_drafter(options, catalog)
     return options, requested
 
 

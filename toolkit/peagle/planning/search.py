@@ -138,8 +138,8 @@ class Search:
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
-        load = replace(self.load, engines=candidate.busy)
-        requests = load.concurrency / candidate.busy
+        load = candidate.load
+        requests = load.concurrency / load.engines
         speeds: dict[tuple[str | None, int], Performance] = {}
         drafters = (self.pair.drafter, candidate.drafter, None, *self.others)
         for name, drafter in {_name(drafter): drafter for drafter in drafters}.items():
@@ -149,7 +149,7 @@ class Search:
                 engine = load.engine(candidate.instance, candidate.gpus, drafter, k)
             if engine.fit.fits:
                 for k in sorted({*load.compared_ks(drafter), *self._ks(drafter)}):
-                    speeds[name, k] = load.performance(engine, drafter, k, requests, candidate.busy)
+                    speeds[name, k] = load.performance(engine, drafter, k, requests, load.engines)
         return speeds
 
     def _copies(self, instance: Instance, gpus: int) -> int:
@@ -216,8 +216,7 @@ class Search:
             drafter=drafter,
             k=k,
             count=count,
-            load=math.ceil(requests / busy),
-            busy=busy,
+            load=replace(self.load, engines=busy),
             region=self.region,
             performance=by_load.performance(engine, drafter, k, requests / busy, busy),
             copies=copies,
@@ -248,9 +247,9 @@ class Search:
         tied = rank_settings(speeds, self.load.target.default_drafter).tied
         if not tied:
             return None
-        best, load = settings[tied[0]], replace(self.load, engines=busy)
-        engine = load.engine(instance, gpus, best.drafter, best.k)
-        return self._make_candidate(load, instance, engine, best.drafter, count, best.k)
+        best = settings[tied[0]]
+        engine = best.load.engine(instance, gpus, best.drafter, best.k)
+        return self._make_candidate(best.load, instance, engine, best.drafter, count, best.k)
 
     def _others_on(self, instance: Instance, of_pair: list[Candidate]) -> Iterator[Candidate]:
         """Candidates without speculation and with the target's other drafters, where speeds can be

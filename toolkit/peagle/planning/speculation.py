@@ -17,7 +17,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks.rules.head_pairing import PASS_OWN_HEAD, replaced_by
-from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
@@ -199,9 +199,6 @@ SpeedsByK = Mapping[tuple[str | None, int], Performance]
 _SHOWN_KS = (1, 2, 3, 5, 7, 10)
 """Shown for comparison in the reason of K, in addition to the fastest."""
 
-_CLOSE_TO_FASTEST = 0.95
-"""Below this share of the fastest K's speed, the user's own K gets a note."""
-
 LIKELY_LENGTH = 2.0
 """Tokens per step that a drafter without a known acceptance is assumed to make, to find its
 break-even length, which hardly depends on it."""
@@ -247,15 +244,15 @@ def other_drafters(options: Options, pair: SelectedPair, load: Load) -> tuple[Dr
 
 
 def explain_k(
-    options: Options, pair: SelectedPair, candidate: Candidate, compared: SpeedsByK, requests: float
+    options: Options, pair: SelectedPair, candidate: Candidate, compared: SpeedsByK
 ) -> Decision[int]:
     """The K of the candidate, which ``Search`` selected, with its reason: the user's, the fastest,
-    or the recommended one. ``compared`` has the speeds on the candidate's GPUs with so many
-    concurrent ``requests``.
+    or the recommended one. ``compared`` has the speeds on the candidate's GPUs at its load.
 
     Findings say what is faster there than the drafter or the K that the user named.
     """
     drafter, k = pair.drafter, candidate.k
+    requests = candidate.load.concurrency / candidate.load.engines
     if drafter is None:
         return Decision(0)
     rated = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
@@ -276,13 +273,6 @@ def explain_k(
             )
             fix = "use --no-speculation, unless your requests are more predictable"
             findings.append(warning("speculation-loses", "drafter", message, fix))
-        elif k in rates and rates[k] < _CLOSE_TO_FASTEST * rates[best]:
-            message = (
-                f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
-                f"{rates[best]:,.0f}: {origin}"
-            )
-            faster = use_option("--k", best, ", or leave --k out")
-            findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
         return Decision(k, findings=tuple(findings))
     if k in rates:
@@ -306,20 +296,20 @@ def explain_k(
     return Decision(k, (because,), tuple(findings))
 
 
-def choose_speculation(load: Load, candidate: Candidate) -> Speculation | None:
+def choose_speculation(candidate: Candidate) -> Speculation | None:
     """The candidate's speculation with the floor of its proof: the catalogue's, else the acceptance
     length above which it is faster than the target alone, with its requests on its GPUs.
 
     Without a floor where the speed is not known, and where the drafter is not expected to reach
     that length: findings of the plan report it, and a proof could only fail.
     """
-    drafter, k = candidate.drafter, candidate.k
+    drafter, k, load = candidate.drafter, candidate.k, candidate.load
     if drafter is None:
         return None
     floor = choose_floor(drafter, k)
     source: FloorSource = "catalogue"
     if floor is None:
-        requests, acceptance = load.concurrency / candidate.busy, load.acceptance(drafter, k)
+        requests, acceptance = load.concurrency / load.engines, load.acceptance(drafter, k)
         assumed = likely_acceptance(acceptance, k)
         drafting = load.performance(candidate.engine, drafter, k, requests, assumed=assumed)
         engine = load.engine(candidate.instance, candidate.gpus, None, 0)

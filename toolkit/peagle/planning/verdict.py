@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
-from operator import itemgetter
 from typing import Any, ClassVar
 
 from peagle.case import build_case
@@ -31,12 +28,7 @@ from peagle.planning.runtime import choose_region, choose_runtime, find_price
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.ranking import NO_SPECULATION, Setting
-from peagle.speed.verdict import (
-    Question,
-    Verdict,
-    WorkloadVerdict,
-    decide_workload,
-)
+from peagle.speed.verdict import Compared, Verdict, WorkloadVerdict, decide_workload
 from peagle.workload import WORKLOADS, Workload
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -75,7 +67,7 @@ class VerdictOptions(EngineOptions):
 @dataclass
 class _Compared:
     """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
-    requests and a load: with each drafter and K, and alone.
+    requests and a load where a plan has others: with each drafter and K, and alone.
 
     The concurrency of ``load`` is the largest one, which one engine serves. ``refused`` says by
     drafter why it cannot run. Fits and speeds are those of plans.
@@ -93,11 +85,15 @@ class _Compared:
         for drafter in drafters:
             fitting, refusal = [], self.refusal(drafter)
             if refusal is None:
-                drafting = [
-                    Setting(drafter=drafter.name, k=k) for k in self.load.compared_ks(drafter)
+                ks, refusal = (
+                    self.load.compared_ks(drafter),
+                    "does not fit in addition to the target",
+                )
+                fitting = [
+                    Setting(drafter=drafter.name, k=k)
+                    for k in ks
+                    if self.engine(drafter, k, self.load.workload, 1)[1].fit.fits
                 ]
-                size, refusal = self.load.workload, "does not fit in addition to the target"
-                fitting = [each for each in drafting if self.engine(each, size, 1)[2].fit.fits]
             if not fitting:
                 self.refused[drafter.name] = refusal
             settings += fitting
@@ -115,49 +111,38 @@ class _Compared:
         return findings[0].message if findings else None
 
     def engine(
-        self, setting: Setting, workload: Workload, requests: float
-    ) -> tuple[Load, Drafter | None, EngineFit]:
-        """The load of an engine that is planned for it, its drafter, and its memory."""
-        concurrency = min(math.ceil(requests), self.load.concurrency)
+        self, drafter: Drafter | None, k: int, workload: Workload, requests: int
+    ) -> tuple[Load, EngineFit]:
+        """The load of an engine that is planned for it, and its memory."""
+        concurrency = min(requests, self.load.concurrency)
         load = replace(self.load, workload=workload, concurrency=concurrency)
-        drafter = find_drafter(load.target, setting.drafter) if setting.drafter else None
         gpus = self.by_load.get((workload, concurrency), self.gpus)
-        return load, drafter, load.engine(self.instance, gpus, drafter, setting.k)
+        return load, load.engine(self.instance, gpus, drafter, k)
 
-    def performance(
-        self, setting: Setting, workload: Workload, requests: float, is_assumed: bool = False
-    ) -> Performance:
-        """The speed of one engine, measured or estimated; if ``is_assumed``, with a likely
-        acceptance where none is measured. Unknown where it does not fit, or does not draft for
-        requests of this size."""
-        load, drafter, engine = self.engine(setting, workload, requests)
+    def compare(self, setting: Setting, workload: Workload, requests: int) -> Compared:
+        """The speed of one engine, measured or estimated, also with a likely acceptance where none
+        is known. Unknown where it does not fit, or does not draft for requests of this size."""
+        drafter, k = None, setting.k
+        if setting.drafter is not None:
+            drafter = find_drafter(self.load.target, setting.drafter)
+        load, engine = self.engine(drafter, k, workload, requests)
         tokens, most = workload.tokens, drafter.max_positions if drafter else None
         longer = drafter.long_context if drafter else None
-        lacking = None if engine.fit.fits else "it does not fit"
+        lacking, holds_load = None, requests <= engine.most_requests
+        if not engine.fit.fits:
+            lacking = "it does not fit"
         if drafter and most is not None and tokens > most:
             lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
         elif longer is not None and tokens >= longer.request_tokens:
             lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
         if lacking:
-            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
-        acceptance = None
-        if is_assumed:
-            acceptance = likely_acceptance(load.acceptance(drafter, setting.k), setting.k)
-        return load.performance(engine, drafter, setting.k, requests, assumed=acceptance)
-
-    def holds_load(self, setting: Setting, workload: Workload, requests: float) -> bool:
-        """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
-        return requests <= self.engine(setting, workload, requests)[2].most_requests
-
-    def decide(self, question: Question, name: str, size: Workload) -> WorkloadVerdict:
-        """The verdict for requests of this size; a load has its number of GPUs, where that is
-        another one."""
-        verdict, loads = decide_workload(question, name, size), []
-        for entry in verdict.loads:
-            gpus = self.by_load.get((size, entry.concurrency), self.gpus)
-            changed = {"tensor_parallel_size": gpus if gpus != self.gpus else None}
-            loads.append(entry.model_copy(update=changed))
-        return verdict.model_copy(update={"loads": tuple(loads)})
+            unknown = Acceptance(1.0, "unknown", lacking)
+            return Compared(Performance("unknown", unknown, lacking), holds_load)
+        speed, assumed = load.performance(engine, drafter, k, requests), None
+        if k and speed.basis == "unknown":
+            likely = likely_acceptance(load.acceptance(drafter, k), k)
+            assumed = load.performance(engine, drafter, k, requests, assumed=likely)
+        return Compared(speed, holds_load, assumed)
 
 
 def make_verdict(
@@ -192,22 +177,28 @@ def make_verdict(
     if options.instance_type and options.tensor_parallel_size is None and instance.gpu_count > 1:
         for size, requests in product(sizes.values(), options.loads):
             planned = _planned_gpus(options, size, requests, instance, catalog)
-            compared.by_load[size, requests] = planned or compared.gpus
+            if planned not in (None, compared.gpus):
+                compared.by_load[size, requests] = planned
     if refusal := compared.refusal(None):
         fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
         raise Refused(refusal, fix, "does-not-fit")
     priced = find_price(instance, region)
     price, findings = priced.value, priced.findings if instance.type != HERE else ()
-    question = Question(
-        compared.settings(drafters),
-        tuple(sorted(set(options.loads))),
-        price.usd_per_hour if price else None,
-        default,
-        compared.performance,
-        partial(compared.performance, is_assumed=True),
-        compared.holds_load,
-    )
-    decided = [compared.decide(question, name, size) for name, size in sizes.items()]
+    settings, usd = compared.settings(drafters), price.usd_per_hour if price else None
+    decided = []
+    for name, size in sizes.items():
+        by_load = {
+            requests: {setting: compared.compare(setting, size, requests) for setting in settings}
+            for requests in sorted(set(options.loads))
+        }
+        verdict = decide_workload(name, size, by_load, usd, default)
+        loads_on_gpus = tuple(
+            entry.model_copy(
+                update={"tensor_parallel_size": compared.by_load.get((size, entry.concurrency))}
+            )
+            for entry in verdict.loads
+        )
+        decided.append(verdict.model_copy(update={"loads": loads_on_gpus}))
     return Verdict(
         target=target.id,
         gpu=instance.gpu,
@@ -217,11 +208,11 @@ def make_verdict(
         instance_type=instance.type,
         gpu_count=instance.gpu_count,
         region=price.region if price else region,
-        usd_per_hour=question.usd_per_hour,
+        usd_per_hour=usd,
         price_date=price.date.isoformat() if price else None,
         workloads=tuple(decided),
         changes=(
-            *_changes(compared, question, decided, usual),
+            *_changes(compared, settings, decided, usual),
             *(finding.message for finding in findings),
         ),
     )
@@ -342,22 +333,22 @@ def _choose_engine(
 
 
 def _changes(
-    compared: _Compared, question: Question, decided: Sequence[WorkloadVerdict], usual_length: int
+    compared: _Compared,
+    settings: Sequence[Setting],
+    decided: Sequence[WorkloadVerdict],
+    usual_length: int,
 ) -> Iterator[str]:
-    """What would change the verdict: the usual context, another acceptance, and missing evidence,
-    each in a sentence."""
+    """What would change the verdict: the usual context and missing evidence, each in a sentence."""
     if (length := compared.load.max_model_len) < usual_length:
         text = f"the default context of {usual_length:,} tokens does not fit there; engines with "
         yield f"{text}{length:,} are compared"
-    for size in decided:
-        yield from _acceptance(size)
     unknown = set[str]()
     for size in decided:
         bests = {load.concurrency: load.speed(load.best) for load in size.loads}
         loads = [str(n) for n, speed in bests.items() if speed and speed.basis == "estimated"]
         if loads:
             yield f"{size.name}, {', '.join(loads)} at a time: estimated, not measured"
-    for setting in question.settings:
+    for setting in settings:
         if setting.drafter:
             drafter = find_drafter(compared.load.target, setting.drafter)
             if compared.load.acceptance(drafter, setting.k).basis == "unknown":
@@ -376,26 +367,3 @@ def _changes(
     for refusal in dict.fromkeys(compared.refused.values()):
         names = ", ".join(name for name, why in compared.refused.items() if why == refusal)
         yield f"not compared: {names}; {refusal}"
-    measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
-    used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
-    yield from dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
-
-
-def _acceptance(size: WorkloadVerdict) -> Iterator[str]:
-    """The load without speculation at which it is nearest to winning."""
-    losing = [
-        (least / speed.acceptance_length, load.concurrency, speed)
-        for load in size.loads
-        for speed in load.speeds
-        if load.best == NO_SPECULATION and speed.tokens_per_second is not None
-        if (least := speed.break_even_acceptance_length) is not None
-    ]
-    ratio, requests, speed = min(losing, key=itemgetter(0), default=(0.0, 0, None))
-    if speed is not None and ratio > 1:
-        basis = {"measured": "measured on text", "imposed": "imposed in the measurement"}
-        origin = basis.get(speed.acceptance_basis, speed.acceptance_basis)
-        yield (
-            f"{size.name}, {requests:,} at a time: {speed.setting.text} would pay above "
-            f"{speed.break_even_acceptance_length:.2f} tokens per step; "
-            f"{speed.acceptance_length:.2f} is {origin}"
-        )

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from peagle.catalog.schema import Catalog
-from peagle.catalog.tables import EngineStart, Instance, Runtime
+from peagle.catalog.tables import EngineStart, Instance
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
@@ -107,28 +106,24 @@ def bytes_by_way(sizes: WeightSizes, gpus: int = 1) -> WeightBytes:
     return WeightBytes(hub, from_s3 - streamed, streamed * gpus, loaded)
 
 
-@dataclass(frozen=True)
-class PlacedWeights:
-    """The weights of target and drafter."""
+PlacedWeights = tuple[Weights, Weights | None]
+"""The weights of target and drafter."""
 
-    target: Weights
-    drafter: Weights | None
 
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """The S3 prefixes that SageMaker mounts for them."""
-        uris: dict[str | None, str] = {}
-        for weights, folder in ((self.target, "target"), (self.drafter, "drafter")):
-            if weights is None or weights.kind in ("hub", "image") or weights.streamed:
-                continue
-            uri = weights.s3_uri or weights.location
-            if weights.engine_path == DRAFTER_FOLDER:
-                uris[DRAFTER_CHANNEL] = uri
-            elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
-                uris[None] = uri
-            else:
-                uris[None] = uri.removesuffix(f"{folder}/")
-        return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
+def mount_weights(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
+    """The S3 prefixes that SageMaker mounts for them."""
+    uris: dict[str | None, str] = {}
+    for weights, folder in ((target, "target"), (drafter, "drafter")):
+        if weights is None or weights.kind in ("hub", "image") or weights.streamed:
+            continue
+        uri = weights.s3_uri or weights.location
+        if weights.engine_path == DRAFTER_FOLDER:
+            uris[DRAFTER_CHANNEL] = uri
+        elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
+            uris[None] = uri
+        else:
+            uris[None] = uri.removesuffix(f"{folder}/")
+    return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
 
 
 def place_weights(
@@ -165,7 +160,7 @@ def place_weights(
 
 def _find_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
-) -> tuple[Weights, Weights | None]:
+) -> PlacedWeights:
     """Where target and drafter are; folders are uploaded to the bucket's folder of the endpoint,
     which is mounted."""
     origin, drafter = catalog.origins.get(pair.target.id), pair.drafter
@@ -207,32 +202,28 @@ def _streamed(options: Options, target: Weights, head: Weights | None) -> Placed
         )
     if head is not None and head.kind == "s3":
         head = _at(head, head.location)
-    return PlacedWeights(_at(target, target.location), head)
+    return _at(target, target.location), head
 
 
 def _mounted(target: Weights, head: Weights | None) -> PlacedWeights:
     """Both as SageMaker mounts what is in S3: as one prefix only with the names of its folders,
     since another parent folder may contain unrelated files."""
     if head is None:
-        return PlacedWeights(target, None)
+        return target, None
     parent, kinds = target.location.removesuffix("target/"), {target.kind, head.kind}
     both = target.location.endswith("/target/") and head.location == f"{parent}drafter/"
     if kinds == {"s3"} and both:
-        return PlacedWeights(
-            _at(target, f"{MODEL_FOLDER}/target"), _at(head, f"{MODEL_FOLDER}/drafter")
-        )
+        return _at(target, f"{MODEL_FOLDER}/target"), _at(head, f"{MODEL_FOLDER}/drafter")
     if {"s3"} <= kinds <= {"s3", "directory"}:
         head = _at(head, DRAFTER_FOLDER)  # the model folder takes one of two prefixes
-    return PlacedWeights(target, head)
+    return target, head
 
 
 def placed_sizes(options: Options, pair: SelectedPair, load: Load) -> WeightSizes:
     """The weights of a pair with their bytes; where they are does not depend on the endpoint."""
-    placed = place_weights(options, load.catalog, pair, "").value
-    sizes = [(placed.target, load.target.weight_bytes)]
-    if placed.drafter is not None:
-        sizes.append((placed.drafter, load.drafter_bytes(pair.drafter)))
-    return sizes
+    target, head = place_weights(options, load.catalog, pair, "").value
+    sizes = [(target, load.target.weight_bytes)]
+    return [*sizes, (head, load.drafter_bytes(pair.drafter))] if head else sizes
 
 
 def _at(weights: Weights, engine_path: str) -> Weights:
@@ -260,8 +251,7 @@ def _in_image(
                 code="weights-in-s3",
             )
     baked = {"kind": "image", "s3_uri": None}
-    inside = drafter.model_copy(update=baked) if drafter is not None else None
-    return PlacedWeights(target.model_copy(update=baked), inside)
+    return target.model_copy(update=baked), drafter and drafter.model_copy(update=baked)
 
 
 def _weights_at(location: str, revision: str | None, origin: str | None = None) -> Weights:
@@ -285,9 +275,10 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
 
 
 def streamer_variables(
-    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, region: str
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
+    region, sizes = plan.region, placed_sizes(options, pair, candidate.load)
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return Decision({})
@@ -298,9 +289,10 @@ def streamer_variables(
         reason("RUNAI_STREAMER_MEMORY_LIMIT", buffer, "streamer-buffer", several=gpus > 1),
     )
     variables = {because.what: because.value for because in reasons}
-    if runtime.streamer is None:
+    runtimes = candidate.load.catalog.runtimes.runtimes
+    if not any(each.streamer for each in runtimes if each.vllm == plan.runtime.vllm):
         message = (
-            f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
+            f"the image with vLLM {plan.runtime.vllm} is not known to contain the Run:ai model "
             "streamer, which reads weights from S3"
         )
         fix = "leave --vllm out, or weights_by stream, so that SageMaker mounts the weights"

@@ -17,7 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from peagle.planning.operation import adapt_rollout, adapt_rollout_of_copies, longest_seconds
+from peagle.planning.operation import adapt_rollout, longest_seconds
 from peagle.planning.plan import PROVISIONING_SECONDS, Plan, Scaling
 from peagle.planning.runtime import prefixed_name
 from peagle.render.alarms import METRIC_NAMESPACE, rollback_alarm_names
@@ -134,12 +134,9 @@ def deployment_config(plan: Plan, count: int = 0) -> dict[str, Any] | None:
     """
     if plan.rollout is None:
         return None
-    if plan.copies is not None:
-        count = count or plan.engines
-        rollout = adapt_rollout_of_copies(plan.rollout, count)
-    else:
-        count = count or (plan.scaling.min_instances if plan.scaling else plan.instance_count)
-        rollout = adapt_rollout(plan.rollout, count)
+    fewest = plan.scaling.min_instances if plan.scaling else plan.instance_count
+    count = count or (plan.engines if plan.copies else fewest)
+    rollout = adapt_rollout(plan.rollout, count, plan.copies is not None)
     if rollout is None:
         return None
     step, wait = rollout.step, rollout.baking_seconds

@@ -1,10 +1,9 @@
-"""The verdict on speculation: its data, and how it is made from the speeds of all settings.
-
-The speed of a setting comes from a function, so measurements and the model are used alike.
+"""The verdict on speculation: its data, and how it is made from the speeds of all settings,
+measured and estimated alike.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
@@ -153,49 +152,48 @@ def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, loa
     return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
 
 
-PerformanceOf = Callable[[Setting, Workload, float], Performance]
-"""The speed of one engine with a setting, for requests of a size, at a load."""
+class Compared(NamedTuple):
+    """The performance of one engine with a setting at a load, and whether its KV cache is large
+    enough for it. ``assumed`` is that with an acceptance that is assumed where none is known; only
+    its break-even length is used."""
 
-HoldsLoad = Callable[[Setting, Workload, float], bool]
-"""Whether the KV cache of an engine with a setting is large enough for a load."""
-
-
-class Question(NamedTuple):
-    """What is compared: settings (the target alone is one of them), loads in ascending order, the
-    speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
-    simpler. ``assumed`` is the speed of a setting with an acceptance that is assumed where none is
-    known; only its break-even length is used. Where some settings hold the load, the others are not
-    selected."""
-
-    settings: Sequence[Setting]
-    loads: Sequence[int]
-    usd_per_hour: float | None
-    default_drafter: str | None
-    performance_of: PerformanceOf
-    assumed: PerformanceOf | None = None
-    holds_load: HoldsLoad = lambda *_: True
+    performance: Performance
+    holds_load: bool = True
+    assumed: Performance | None = None
 
 
-def decide_workload(question: Question, name: str, workload: Workload) -> WorkloadVerdict:
-    """The verdict for requests of this size, with the settings that matter: the target alone, all
+def decide_workload(
+    name: str,
+    workload: Workload,
+    compared: Mapping[int, Mapping[Setting, Compared]],
+    usd_per_hour: float | None,
+    default_drafter: str | None,
+) -> WorkloadVerdict:
+    """The verdict for requests of this size, of what is ``compared`` at each load in ascending
+    order, at this price of the instance. It has the settings that matter: the target alone, all
     that win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere,
-    and each drafter's own best."""
-    loads = [_decide_load(question, workload, load) for load in question.loads]
+    and each drafter's own best. Of tied settings, those of ``default_drafter`` are simpler. Where
+    some settings hold a load, the others are not selected."""
+    loads = [
+        _decide_load(workload, load, settings, usd_per_hour, default_drafter)
+        for load, settings in compared.items()
+    ]
+    settings = [*dict.fromkeys(setting for at_load in compared.values() for setting in at_load)]
     # At how many loads a setting does not count, and its greatest loss elsewhere in percent.
     regrets: dict[Setting, tuple[int, float]] = {}
     decided = [load for load in loads if load.best]
-    for setting in question.settings:
+    for setting in settings:
         rated = [speed for load in decided if (speed := load.speed(setting))]
         losses = [s.regret_percent for s in rated if s.regret_percent is not None]
         regrets[setting] = len(decided) - len(losses), max(losses, default=0.0)
-    everywhere = [s for s in question.settings if decided and not regrets[s][0]]
+    everywhere = [s for s in settings if decided and not regrets[s][0]]
     robust = min(everywhere, key=lambda setting: regrets[setting][1], default=None)
     kept = {NO_SPECULATION} | ({robust} if robust else set())
     for load in decided:
         kept |= {setting for setting in (load.best, *load.ties) if setting}
         kept.add(max(load.speeds, key=speed_or_zero).setting)
-    for drafter in {setting.drafter for setting in question.settings}:
-        of_drafter = (setting for setting in question.settings if setting.drafter == drafter)
+    for drafter in {setting.drafter for setting in settings}:
+        of_drafter = (setting for setting in settings if setting.drafter == drafter)
         kept.add(min(of_drafter, key=lambda setting: regrets[setting]))
     by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
     return WorkloadVerdict(
@@ -214,29 +212,30 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     )
 
 
-def _decide_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
-    performances = {
-        setting: question.performance_of(setting, workload, load) for setting in question.settings
-    }
+def _decide_load(
+    workload: Workload,
+    load: int,
+    compared: Mapping[Setting, Compared],
+    usd_per_hour: float | None,
+    default_drafter: str | None,
+) -> LoadVerdict:
+    performances = {setting: each.performance for setting, each in compared.items()}
     holding = {
         setting: speed
         for setting, speed in performances.items()
-        if speed.basis == "measured"
-        or (speed.tokens_per_second and question.holds_load(setting, workload, load))
+        if speed.basis == "measured" or (speed.tokens_per_second and compared[setting].holds_load)
     }
-    ranking = rank_settings(holding or performances, question.default_drafter)
+    ranking = rank_settings(holding or performances, default_drafter)
     alone, speeds = performances.get(NO_SPECULATION), []
     for setting, performance in performances.items():
         tokens, break_even = performance.tokens_per_second, None
         if setting.k and alone is not None:
-            drafting = performance
-            if performance.basis == "unknown" and question.assumed is not None:
-                drafting = question.assumed(setting, workload, load)
+            drafting = compared[setting].assumed or performance
             break_even = break_even_length(drafting, alone, workload, load)
         regret = None
         if tokens is not None and setting in ranking.counted:
             regret = round(100 * max(0.0, 1 - tokens / ranking.fastest), 2)
-        usd = usd_per_million(question.usd_per_hour, tokens)
+        usd = usd_per_million(usd_per_hour, tokens)
         possible = break_even is not None and break_even <= setting.k + 1
         speeds.append(
             SettingSpeed(

@@ -113,7 +113,7 @@ def find_pair_weights(
     options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
     selected = choose_drafter(options, catalog)
     placed = place_weights(options, catalog, selected.value, "weights").value
-    weights = {"target": placed.target, "drafter": placed.drafter} | dict(named)
+    weights = {"target": placed[0], "drafter": placed[1]} | dict(named)
     if parts == ("drafter",) and weights["drafter"] is None:
         raise UserError(
             f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
