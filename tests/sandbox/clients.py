@@ -37,7 +37,7 @@ def own_clients() -> Iterator[None]:
 
 def _shared(aws: Aws, service: str) -> Any:
     address = aws.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
-    if address is None or aws._is_optional:
+    if address is None:
         return _make(aws, service)
     key = (service, aws.region, address, aws._session.get_credentials().access_key)
     if key not in _MADE:

@@ -38,7 +38,6 @@ from peagle.workload import parse_slo
 from peagle_serve.contract import SPECULATION, is_s3_uri
 
 if TYPE_CHECKING:
-    from peagle.aws.client import Aws
     from peagle.catalog.schema import Catalog
     from peagle.checkpoints.models import Checkpoint
     from peagle.checks.report import CheckReport
@@ -317,7 +316,7 @@ class Session(Account):
             change.run(
                 deploy_where_possible,
                 prepare(plan),
-                Fallback(prepare, lambda _: fallbacks, retry_seconds),
+                Fallback(prepare, fallbacks, retry_seconds),
                 wait,
                 keep_unproved=keep_unproved,
                 keeps_failed=lambda _: keep_failed,
@@ -520,7 +519,7 @@ def plan_pair_online(
     def planned(catalog: Catalog) -> Plan:
         return plan_pair(pair, fields, catalog, lambda: aws, verdict)
 
-    plan = plan_with_live_prices(_for_optional_queries(account, aws), pinned, planned)
+    plan = plan_with_live_prices(aws, pinned, planned)
     more = {"reasons": (*plan.reasons, *reasons), "findings": (*plan.findings, *findings)}
     return plan.model_copy(update=more)
 
@@ -529,11 +528,4 @@ def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     """The plan of a file with today's price, the same findings and missing pins."""
     from peagle.deploy.preflight import plan_with_price_of_today
 
-    return plan_with_price_of_today(
-        _for_optional_queries(account, account.aws(plan.region)), catalog, plan
-    )
-
-
-def _for_optional_queries(account: Account, aws: Aws) -> Aws:
-    """Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading."""
-    return aws if account.sandbox else aws.best_effort()
+    return plan_with_price_of_today(account.aws(plan.region), catalog, plan)

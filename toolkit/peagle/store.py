@@ -3,7 +3,6 @@
 deployments/<scope>/<region>/<name>.json   deployment records; scope is an account id or ``sandbox``
 images/<scope>/<region>.json               resources of image builds, to remove them later
 sandbox/                                   state and logs of the AWS sandbox
-online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``
 ml/<port>/                                 the weights of its process, as links
 warm/                                      artifacts of ``peagle warm --local``

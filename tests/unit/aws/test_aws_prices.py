@@ -1,9 +1,7 @@
-"""Today's prices: fetched once a day; without an answer the snapshot, with a warning."""
+"""Today's prices; without an answer the snapshot, with a warning."""
 
 import json
-from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import UTC, date, datetime
 
 import pytest
 
@@ -11,12 +9,10 @@ from peagle.aws.client import Keys, connect
 from peagle.aws.prices import (
     SOURCE,
     fresh_prices,
-    hosting_prices,
     prices_in,
-    today,
+    with_prices,
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price
-from peagle.store import home
 from tests.unit.aws.network import denied
 from tests.unit.aws.world import World
 
@@ -55,58 +51,25 @@ def row(usd: str, **attributes: str) -> str:
     )
 
 
-def cache_file() -> Path:
-    (file,) = home().glob("online/amazon/us-east-1.json")
-    return file
-
-
 def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     world.cloud.price = 1.25
     listed, findings = fresh_prices(world.aws)
-    assert listed is not None
     assert findings == ()
-    table = listed.applied_to(TABLE)
+    table = with_prices(TABLE, listed)
     assert {price.region: price.usd_per_hour for price in table.instances[0].prices} == {
         "eu-west-1": 2.0,
         "us-east-1": 1.25,
     }
     last = table.instances[0].prices[0]
-    assert (last.source, last.date) == ("AWS Pricing API", today())
+    assert (last.source, last.date) == ("AWS Pricing API", datetime.now(UTC).date())
     assert table.instances[1] == TABLE.instances[1]
-
-
-def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.cloud.price = 1.25
-    hosting_prices(world.aws)
-    world.cloud.price = 9.0
-    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
-    assert world.cloud.calls.count("get_products") == 1
-    tomorrow = today() + timedelta(days=1)
-    monkeypatch.setattr("peagle.aws.prices.today", lambda: tomorrow)
-    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
-
-
-@pytest.mark.parametrize("damage", [
-    lambda text: text[:20],
-    lambda text: text.replace("1.25", '"expensive"'),
-    lambda text: text.replace("1.25", "-1"),
-    lambda text: text.replace('"usd"', '"prices"'),
-    lambda text: "[]",
-])  # fmt: skip
-def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
-    world.cloud.price = 1.25
-    hosting_prices(world.aws)
-    cache_file().write_text(damage(cache_file().read_text()))
-    world.cloud.price = 2.0
-    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
-    assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
 def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> None:
     world.cloud.before = denied("get_products", code=code)
     listed, (finding,) = fresh_prices(world.aws)
-    assert listed is None
+    assert listed == {}
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
 
 
@@ -139,6 +102,5 @@ def test_prices_that_are_not_aws_s_have_a_note(
     world.aws.record_scope = scope
     world.cloud.price = 1.25
     listed, findings = fresh_prices(world.aws)
-    assert listed is not None
-    assert listed.source == (scope or SOURCE)
+    assert {price.source for price in listed.values()} == {scope or SOURCE}
     assert [finding.code for finding in findings] == codes

@@ -1,14 +1,13 @@
 """A connection: region, credentials, URLs, tokens, and best-effort calls."""
 
 import base64
-import socket
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from peagle.aws.client import Aws, Keys, connect
-from peagle.errors import CloudError, UserError
+from peagle.errors import UserError
 from tests.support import raises_code
 
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
@@ -82,35 +81,3 @@ def test_a_token_is_a_presigned_call_with_bearer_token() -> None:
     assert query["X-Amz-SignedHeaders"] == ["host"]
     assert query["X-Amz-Credential"][0].endswith("/eu-west-1/sagemaker/aws4_request")
     assert "a-secret" not in f"{query}{KEYS!r}"
-
-
-def best_effort(url: str) -> Aws:
-    return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
-
-
-def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (1, 1, 0.2))
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        aws = connect("us-east-1", endpoint_url=url, keys=KEYS).best_effort()
-        with raises_code("unreachable", CloudError) as first:
-            aws.call("sagemaker", "list_endpoints")
-        with raises_code("unreachable", CloudError) as second:
-            aws.account  # noqa: B018
-    assert first.value.message != second.value.message
-
-
-@pytest.mark.parametrize("is_optional", [True, False])
-def test_only_an_optional_connection_gives_up(
-    monkeypatch: pytest.MonkeyPatch, is_optional: bool
-) -> None:
-    for timeouts in ("BEST_EFFORT_TIMEOUTS", "_TIMEOUTS"):
-        monkeypatch.setattr(f"peagle.aws.client.{timeouts}", (1, 1, 1))
-    aws = connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS)
-    aws = aws.best_effort() if is_optional else aws
-    messages = []
-    for service, operation in (("sagemaker", "list_endpoints"), ("iam", "list_roles")):
-        with raises_code("unreachable", CloudError) as error:
-            aws.call(service, operation)
-        messages.append(error.value.message)
-    assert [message.startswith("skipped") for message in messages] == [False, is_optional]

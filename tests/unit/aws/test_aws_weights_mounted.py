@@ -64,10 +64,7 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
-def test_a_complete_pair_needs_few_calls_and_has_no_findings(
-    copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copied, "best_effort", lambda: copied)
+def test_a_complete_pair_needs_few_calls_and_has_no_findings(copied: Aws, plan: Plan) -> None:
     calls = Calls(copied)
     assert mounted_findings(copied, plan) == ()
     assert set(dict(calls.made)) <= {"head_bucket", "get_object", "list_objects_v2"}

@@ -1,8 +1,7 @@
 """``peagle plan --online``: today's prices and the account's quota, or the snapshot and why."""
 
 import json
-from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from peagle.aws import prices
 from peagle.aws.client import Aws
 from peagle.aws.errors import CREDENTIALS_FIX
+from peagle.catalog.tables import Price
 from peagle.errors import UserError
 from peagle.store import SANDBOX
 from tests.support import Done
@@ -78,8 +78,8 @@ def test_without_credentials_the_findings_say_how_to_get_them(
 def test_a_stand_in_s_prices_are_not_called_amazon_s(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = prices.hosting_prices
-    monkeypatch.setattr(prices, "hosting_prices", lambda aws: replace(listed(aws), source=SANDBOX))
+    price = Price(usd_per_hour=1, region="us-east-1", date=date(2026, 11, 1), source=SANDBOX)
+    monkeypatch.setattr(prices, "hosting_prices", lambda aws: {"ml.g5.xlarge": price})
     assert codes(terminal.run(*PLAN, "--json"))["price-not-from-aws"] == "note"
     assert "(not AWS's price, queried on " in terminal.run(*PLAN).out
 

@@ -9,7 +9,6 @@ throttled and interrupted calls.
 from __future__ import annotations
 
 import base64
-import copy
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -210,10 +209,9 @@ def original_status(response: Mapping[str, Any]) -> int:
 MAX_TOKEN_SECONDS = 12 * 3600
 """AWS rejects bearer tokens that are valid for longer."""
 
-BEST_EFFORT_TIMEOUTS = (2, 3, 5)
+_TIMEOUTS = (5, 10, 60)
 """Attempts, connect timeout, read timeout (seconds)."""
 
-_TIMEOUTS = (5, 10, 60)
 _TIMEOUTS_BY_SERVICE = {
     # A stream may be silent while a long prompt is processed (AWS itself allows 8 minutes).
     "sagemaker-runtime": (2, 10, 900),
@@ -277,7 +275,6 @@ class Aws:
         self.record_scope = record_scope
         self._session = session
         self._clients: dict[str, Any] = {}
-        self._is_optional = self._is_unreachable = False
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
@@ -285,21 +282,13 @@ class Aws:
             return self
         return Aws(self._session, region, self.endpoint_url, self.record_scope)
 
-    def best_effort(self) -> Aws:
-        """The same account, for calls whose answer is optional: short timeouts, and no call after
-        one that did not reach its service."""
-        other = copy.copy(self)
-        other._clients, other._is_optional = {}, True
-        return other
-
     def client(self, service: str) -> Any:
         """The boto3 client of ``service``, created once."""
         if service not in self._clients:
             region = self.region
             if service == "pricing":  # in few regions; each has the prices of its whole partition
                 region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
-            usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
-            attempts, connect, read = BEST_EFFORT_TIMEOUTS if self._is_optional else usual
+            attempts, connect, read = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
             config = Config(
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=connect,
@@ -319,7 +308,7 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``."""
         method = getattr(self.client(service), operation)
-        with self._receiving(service):
+        with translated(service, self.region, self.in_sandbox):
             response: dict[str, Any] = method(**parameters)
         return response
 
@@ -333,19 +322,6 @@ class Aws:
         """As ``call``; ignores what does not exist."""
         self.find(service, operation, **parameters)
 
-    @contextmanager
-    def _receiving(self, service: str) -> Iterator[None]:
-        """Raise the errors of a call as PeagleErrors."""
-        if self._is_unreachable:
-            message = f"skipped {service}: AWS could not be reached"
-            raise CloudError(message, UNREACHABLE_FIX, "unreachable")
-        try:
-            with translated(service, self.region, self.in_sandbox):
-                yield
-        except CloudError as error:
-            self._is_unreachable = self._is_optional and error.code == "unreachable"
-            raise
-
     def items(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> Iterator[dict[str, Any]]:
@@ -353,7 +329,7 @@ class Aws:
         paginator = self.client(service).get_paginator(operation)
         pages = iter(paginator.paginate(**parameters))
         while True:
-            with self._receiving(service):
+            with translated(service, self.region, self.in_sandbox):
                 page = next(pages, None)
             if page is None:
                 return
@@ -362,7 +338,7 @@ class Aws:
     def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of a call whose ``Body`` is an event stream, as they arrive."""
         stream = self.call(service, operation, **parameters)["Body"]
-        with self._receiving(service):
+        with translated(service, self.region, self.in_sandbox):
             yield from stream
 
     def upload(

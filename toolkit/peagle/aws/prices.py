@@ -1,7 +1,4 @@
-"""Prices of hosting: the Pricing API, read once a day, else the catalogue's snapshot; and quotas.
-
-``$PEAGLE_HOME/online/amazon|sandbox/<region>.json`` keeps the prices of a day.
-"""
+"""Prices of hosting: the Pricing API, else the catalogue's snapshot; and quotas."""
 
 from __future__ import annotations
 
@@ -9,19 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, TypeAdapter
+from datetime import UTC, datetime
+from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
-from peagle.store import home, read_json, write_json
 
 SOURCE = "AWS Pricing API"
 """The source of a price, or ``sandbox``."""
@@ -32,76 +24,41 @@ PRICE_COMPONENT = "Hosting"
 _HOST_USAGE = re.compile(r"(?:^|-)Host:")
 
 
-@dataclass(frozen=True)
-class PriceList:
-    """On-demand USD per hour of hosting in a region, by instance type, on the day ``fetched``."""
-
-    region: str
-    fetched: date
-    usd: Mapping[str, Annotated[float, Field(gt=0)]]
-    source: str = SOURCE
-
-    def price(self, instance_type: str) -> Price | None:
-        """The price of one instance; ``None`` when it is not listed."""
-        usd = self.usd.get(instance_type)
-        if usd is None:
-            return None
-        return Price(usd_per_hour=usd, region=self.region, date=self.fetched, source=self.source)
-
-    def applied_to(self, table: InstanceTable) -> InstanceTable:
-        """The table with these prices; types that are not listed keep theirs."""
-        priced = []
-        for instance in table.instances:
-            if fresh := self.price(instance.type):
-                prices = {price.region: price for price in (*instance.prices, fresh)}
-                instance = instance.model_copy(update={"prices": tuple(prices.values())})
-            priced.append(instance)
-        return table.model_copy(update={"instances": tuple(priced)})
-
-
-_LIST = TypeAdapter(PriceList)
-
-
-def hosting_prices(aws: Aws) -> PriceList:
-    """Prices of all instance types in the connection's region, read at most once a day."""
-    with suppress(OSError, ValueError):
-        kept = _LIST.validate_python(read_json(_file(aws)))
-        if kept.usd and kept.fetched == today():
-            return kept
-    return fetch_prices(aws)
-
-
-def fetch_prices(aws: Aws) -> PriceList:
-    """As ``hosting_prices``, without the file."""
+def hosting_prices(aws: Aws) -> dict[str, Price]:
+    """Instance type -> on-demand price of one instance, as AWS lists it for hosting in the
+    connection's region."""
     fields = {"regionCode": aws.region, "component": PRICE_COMPONENT}
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
     )
-    listed = PriceList(aws.region, today(), prices_in(rows, aws.region), aws.record_scope or SOURCE)
-    with suppress(OSError):
-        write_json(_file(aws), _LIST.dump_python(listed, mode="json"))
-    return listed
+    today, source = datetime.now(UTC).date(), aws.record_scope or SOURCE
+    return {
+        name: Price(usd_per_hour=usd, region=aws.region, date=today, source=source)
+        for name, usd in prices_in(rows, aws.region).items()
+    }
 
 
-def today() -> date:
-    return datetime.now(UTC).date()
+def with_prices(table: InstanceTable, listed: Mapping[str, Price]) -> InstanceTable:
+    """The table with these prices; types that are not listed keep theirs."""
+    priced = []
+    for instance in table.instances:
+        if fresh := listed.get(instance.type):
+            prices = {price.region: price for price in (*instance.prices, fresh)}
+            instance = instance.model_copy(update={"prices": tuple(prices.values())})
+        priced.append(instance)
+    return table.model_copy(update={"instances": tuple(priced)})
 
 
-def _file(aws: Aws) -> Path:
-    """Where the prices are kept."""
-    return home() / "online" / (aws.record_scope or "amazon") / f"{aws.region}.json"
-
-
-def fresh_prices(aws: Aws) -> tuple[PriceList | None, tuple[Finding, ...]]:
-    """Today's prices; ``None`` with a warning when AWS does not answer."""
+def fresh_prices(aws: Aws) -> tuple[dict[str, Price], tuple[Finding, ...]]:
+    """Today's prices; none, with a warning, when AWS does not answer."""
     try:
         listed = hosting_prices(aws)
     except PeagleError as error:
         message = f"prices are the catalogue's snapshot: {error.message}"
         fix = Fix(error.fix or "try again later", tuple(error.command))
-        return None, (warning("price-snapshot", "price", message, fix),)
-    if listed.source == SOURCE:
+        return {}, (warning("price-snapshot", "price", message, fix),)
+    if all(price.source == SOURCE for price in listed.values()):
         return listed, ()
     message = "the prices are the sandbox's, which repeats the catalogue"
     fix = Fix("use an AWS account for AWS's prices")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from peagle.aws import ecr
 from peagle.aws.client import Connect
-from peagle.aws.prices import fetch_prices
+from peagle.aws.prices import hosting_prices, with_prices
 from peagle.catalog.tables import Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, NotFound, PeagleError, UserError
@@ -115,12 +115,12 @@ def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result
 def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     table, findings = tables.instances, []
     for region in regions:
-        listed = fetch_prices(connect(region))
-        if not listed.usd:
+        listed = hosting_prices(connect(region))
+        if not listed:
             message = f"AWS lists no prices for hosting in {region}"
             fix = "the region may have no GPU instances, or no SageMaker"
             findings.append(warning("prices-missing", "prices", message, fix))
-        table = listed.applied_to(table)
+        table = with_prices(table, listed)
     return replace(tables, instances=table), findings
 
 

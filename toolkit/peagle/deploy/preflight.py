@@ -190,7 +190,7 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
     with suppress(PeagleError):
-        if price := prices.hosting_prices(aws).price(plan.instance_type):
+        if price := prices.hosting_prices(aws).get(plan.instance_type):
             return _priced(plan, price), []
     return plan, doubts
 
@@ -207,15 +207,14 @@ def plan_with_live_prices(aws: Aws, catalog: Catalog, plan: Callable[[Catalog], 
     """The plan, ranked by today's prices, with findings about quota and weights. ``plan`` makes a
     plan from a catalogue."""
     listed, doubts = prices.fresh_prices(aws)
-    if listed:
-        catalog = replace(catalog, instances=listed.applied_to(catalog.instances))
+    catalog = replace(catalog, instances=prices.with_prices(catalog.instances, listed))
     return _with_account_findings(aws, plan(catalog), catalog.instances, doubts)
 
 
 def plan_with_price_of_today(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     """The plan of a file with today's price and the same findings; nothing else changes."""
     listed, doubts = prices.fresh_prices(aws)
-    price = listed.price(plan.instance_type) if listed else None
+    price = listed.get(plan.instance_type)
     priced = _priced(plan, price) if price else plan
     return _with_account_findings(aws, priced, catalog.instances, doubts)
 
@@ -269,7 +268,10 @@ def preflight(
     Refused while the deployment compares two plans, unless ``as_candidate``."""
     refuse_here(plan)
     live = sagemaker.describe(aws, plan.name)
-    record = _record(aws, plan.name, live, instances)
+    record = records.load_record(aws.scope, aws.region, plan.name)
+    record = current_deployment(aws, plan.name, record, lambda: instances, live, complete=True)
+    if record:
+        require_own(record)
     if record and not as_candidate:
         require_no_comparison(record)
     serving = weights.parse_pins(record.current.served.variables) if record else None
@@ -315,23 +317,6 @@ def preflight(
         desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd,
         count if change in ("create", "update") or live is None else live.desired_count,
     )  # fmt: skip
-
-
-def _record(
-    aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
-) -> Deployment | None:
-    """The deployment of that name, also one of another machine. Raises AccessDenied when an
-    endpoint exists whose tags may not be read, and Refused for that of another owner."""
-    record = records.load_record(aws.scope, aws.region, name)
-    try:
-        record = current_deployment(aws, name, record, lambda: instances, live, complete=True)
-    except AccessDenied:
-        if record is None and live is not None:
-            raise
-        return record
-    if record is not None:
-        require_own(record)
-    return record
 
 
 def _changes(

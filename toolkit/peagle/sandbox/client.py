@@ -271,7 +271,6 @@ def check_sandbox_engine(compiles: bool = False) -> None:
 def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> None:
     """Set how many instances of a type the sandbox's account may use for endpoints."""
     _control("PUT", "/quota", {"instance_type": instance_type, "value": value, "region": region})
-    state.remove_cached_prices()
 
 
 def changed_quotas() -> list[dict[str, Any]]:
@@ -291,7 +290,6 @@ def add_fault(
     kinds. Raises UserError too for an unknown operation or kind, or for two that do not fit."""
     fault = Fault(operation, kind, times, instance_type, seconds)
     _control("POST", "/faults", asdict(fault))
-    state.remove_cached_prices()
     return fault
 
 

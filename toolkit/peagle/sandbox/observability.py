@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from moto.cloudwatch import urls as cloudwatch_urls
 from moto.cloudwatch.models import Statistics, cloudwatch_backends
-from moto.cloudwatch.responses import CloudWatchResponse
-from moto.core.responses import ActionResult
 from moto.logs import urls as logs_urls
 from moto.logs.exceptions import ResourceNotFoundException
 from moto.logs.models import logs_backends
@@ -81,18 +78,6 @@ def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) ->
     threading.Thread(target=sample, name="concurrent requests", daemon=True).start()
 
 
-class CloudWatchOperations(CloudWatchResponse):
-    """moto's CloudWatch, whose DescribeAlarms ignores StateValue beside AlarmNames."""
-
-    def describe_alarms(self) -> ActionResult:
-        answer = super().describe_alarms()
-        if state := self._get_param("StateValue"):
-            listed = cast(dict[str, list[Any]], answer.result)
-            for kind, alarms in listed.items():
-                listed[kind] = [alarm for alarm in alarms if alarm.state_value == state]
-        return answer
-
-
 class LogsOperations(LogsResponse):
     """moto's CloudWatch Logs, whose metric filter needs no log group and replaces none."""
 
@@ -107,7 +92,6 @@ class LogsOperations(LogsResponse):
 def install() -> None:
     """Let this process's moto use these operations, and percentiles such as ``p90``. Call it before
     the first request."""
-    cloudwatch_urls.url_paths["{0}/$"] = CloudWatchOperations.dispatch
     logs_urls.url_paths["{0}/$"] = LogsOperations.dispatch
     of_moto = Statistics.get_statistics_for_type
 

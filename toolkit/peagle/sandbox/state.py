@@ -168,12 +168,6 @@ def sweep() -> None:
         (folder() / name).unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
-    remove_cached_prices()
-
-
-def remove_cached_prices() -> None:
-    """Remove the cached prices and quotas of the sandbox."""
-    shutil.rmtree(home() / "online" / SANDBOX, ignore_errors=True)
 
 
 def _read(file: Path) -> EngineProcess | None:

@@ -88,11 +88,10 @@ def prefixes_read(plan: Plan) -> dict[WeightsPrefix, bool]:
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     """Problems with the weights that the plan mounts or streams from S3; none of those that deploy
     uploads itself. Missing read permissions give a warning."""
-    quick = aws.best_effort() if aws.is_amazon else aws
     findings: list[Finding] = []
     for prefix, mounted in prefixes_read(plan).items():
         try:
-            for finding in _check_prefix(Bucket(quick, prefix.bucket), plan, prefix, mounted):
+            for finding in _check_prefix(Bucket(aws, prefix.bucket), plan, prefix, mounted):
                 findings.append(finding)
         except PeagleError as failed:
             fix = Fix("check it yourself", ("peagle", "weights", "list", prefix.uri))
