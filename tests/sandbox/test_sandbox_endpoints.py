@@ -198,8 +198,10 @@ def test_tags_of_all_resources_can_be_listed_and_changed(account: Account, live:
             assert client.list_tags(ResourceArn=arn)["Tags"] == tags
     account.s3.create_bucket(Bucket="tagged-bucket")
     account.s3.put_bucket_tagging(Bucket="tagged-bucket", Tagging={"TagSet": tags})
-    names = {resource.name for resource in find_by_tag(account.connect(), DEPLOYMENT_TAG)}
-    assert {live, "tagged-bucket"} <= names
+    tagged = account.client("resourcegroupstaggingapi").get_resources()["ResourceTagMappingList"]
+    assert {*arns, "arn:aws:s3:::tagged-bucket"} <= {each["ResourceARN"] for each in tagged}
+    names = find_by_tag(account.connect(), DEPLOYMENT_TAG, None, ["endpoint"])
+    assert live in {name for _, name, _ in names}
     for arn in arns:
         client.delete_tags(ResourceArn=arn, TagKeys=[DEPLOYMENT_TAG])
         assert client.list_tags(ResourceArn=arn)["Tags"] == []

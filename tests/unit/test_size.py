@@ -8,7 +8,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_167, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_158, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_878, 3_600),
     "vllm": (678, 500),
     "catalog": (1_986, 1_800),
@@ -20,16 +20,16 @@ BUDGET = {
     "render": (3_387, 3_000),
     "engine": (2_887, 1_800),
     "images": (773, 700),
-    "aws": (3_180, 2_600),
-    "weights": (1_807, 1_500),
-    "warm": (394, 400),
-    "deploy": (6_067, 4_600),
+    "aws": (2_889, 2_600),
+    "weights": (1_806, 1_500),
+    "warm": (381, 400),
+    "deploy": (6_062, 4_600),
     "bench": (3_622, 3_100),
     "train": (2_472, 1_500),
-    "sandbox": (4_993, 5_360),
-    "cli": (8_380, 6_200),
+    "sandbox": (4_969, 5_360),
+    "cli": (8_378, 6_200),
 }
-MOST_LINES, MOST_FILES = 61_221, 243
+MOST_LINES, MOST_FILES = 60_876, 242
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

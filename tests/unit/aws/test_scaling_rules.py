@@ -11,7 +11,7 @@ import pytest
 from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import Endpoint, InferenceComponent
+from peagle.aws.sagemaker import Endpoint
 from peagle.deploy import scaling
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.resources import SCALING
@@ -115,27 +115,6 @@ def test_how_many_instances_an_update_starts(
     assert scaling.count_at_update(None, record, FIRST, live) == count  # type: ignore[arg-type]
 
 
-def component(running: int) -> InferenceComponent:
-    return InferenceComponent("demo", "arn", "InService", "first", running, running, None, 1.0, {})
-
-
-@pytest.mark.parametrize(("registered", "update", "running", "count"), [
-    (None, FIRST, 3, 8),
-    (OURS, FIRST, 3, 3),
-    (OURS, FIRST, 0, 1),
-    (DENIED, FIRST, 3, 8),
-    (DENIED, planned(), 3, 3),
-    (None, planned(), 3, 8),
-    (OURS, FIRST, None, 8),
-])  # fmt: skip
-def test_how_many_copies_an_update_brings_up(
-    account: Account, registered: Any, update: Revision, running: int | None, count: int
-) -> None:
-    account.registered = registered
-    live = replace(endpoint(), component=None if running is None else component(running))
-    assert scaling.copies_at_update(None, live, update, 8) == count  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("update", "registered", "usd"), [
     (planned(), None, 3 * 1.408),
     (FIRST, None, 2 * 1.408),  # what runs is what serves
@@ -209,7 +188,9 @@ PER_INSTANCE: dict[str, Any] = {"copies": 4, "instance_count": 1}
 
 
 def on_component(running: int = 4, count: int = 1) -> Endpoint:
-    return replace(endpoint(running=count), instances_config="shared", component=component(running))
+    counts = {"CurrentCopyCount": running, "DesiredCopyCount": running}
+    live = endpoint(running=count)
+    return replace(live, instances_config="shared", component={"RuntimeConfig": counts})
 
 
 @pytest.mark.parametrize(("registered", "request_", "after", "count"), [

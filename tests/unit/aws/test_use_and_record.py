@@ -314,14 +314,14 @@ def test_weights_of_an_endpoint_are_in_use(
         records.refuse_weights_in_use([uri], "1", "it stops")
 
 
-NO_COPY = sagemaker.InferenceComponent("demo", "a", "InService", "first", 0, 0, None, 1.0, {})
+NO_COPY = {"RuntimeConfig": {"CurrentCopyCount": 0}}
 ASLEEP = replace(LIVE, component=NO_COPY)
 
 
 @pytest.mark.parametrize(("live", "record", "key"), [
     (LIVE, None, None),
     (replace(ASLEEP, status="Updating"), None, None),
-    (replace(ASLEEP, component=replace(NO_COPY, copies=1)), None, None),
+    (replace(ASLEEP, component={"RuntimeConfig": {"CurrentCopyCount": 1}}), None, None),
     (ASLEEP, None, "messages"),
     (ASLEEP, deployment(), "messages"),
     (ASLEEP, deployment(FIRST.model_copy(update={"plan": a_plan(

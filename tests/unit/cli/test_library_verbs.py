@@ -138,10 +138,10 @@ def test_destroy_removes_what_scales_and_leaves_rest(world: World, session: peag
     session.deploy(a_plan())
     target = f"endpoint/{NAME}/variant/AllTraffic"
     world.cloud.add_scalable_target(target)
-    for alarm in (f"TargetTracking-{NAME}", "slow", f"{NAME}-wake-up"):
+    for alarm in ("slow", f"{NAME}-wake-up"):
         world.cloud.put_alarm(alarm, **foreign_alarm(NAME))
     removed = {resource.name for resource in session.destroy(NAME)}
-    assert {target, f"TargetTracking-{NAME}", f"{NAME}-wake-up"} <= removed
+    assert {target, f"{NAME}-wake-up"} <= removed
     assert set(world.cloud.made_alarms) == {"slow"}
 
 
@@ -258,22 +258,22 @@ def a_resource(kind: ResourceType, name: str) -> Resource:
 
 
 TARGET = a_resource("ScalableTarget", "endpoint/x/variant/AllTraffic")
-SCALES, WAKES = a_resource("Alarm", "TargetTracking-x"), a_resource("Alarm", "x-wake-up")
+WAKES = a_resource("Alarm", "x-wake-up")
 SLOW = a_resource("Alarm", "x-slow")
-LOG = a_resource("LogGroup", "TargetTracking-x")
+LOG = a_resource("LogGroup", "x")
 MODEL, ENDPOINT = a_resource("Model", "x"), a_resource("Endpoint", "x")
 
 
 @pytest.mark.parametrize(("recorded", "owner", "everything", "removed", "left"), [
-    ((ENDPOINT,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
-    ((ENDPOINT,), "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
-    ((ENDPOINT, SLOW), "", False, [TARGET, SCALES, WAKES], [LOG]),
-    ((MODEL,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
-    ((MODEL,), "a stack", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+    ((ENDPOINT,), "", False, [TARGET, WAKES], [SLOW, LOG]),
+    ((ENDPOINT,), "", True, [TARGET, WAKES, SLOW, LOG], []),
+    ((ENDPOINT, SLOW), "", False, [TARGET, WAKES], [LOG]),
+    ((MODEL,), "", False, [TARGET, WAKES], [SLOW, LOG]),
+    ((MODEL,), "a stack", True, [TARGET, WAKES, SLOW, LOG], []),
     ((MODEL,), "a stack", False, None, None),
     ((ENDPOINT,), "a stack", True, None, None),
-    (None, "", False, [], [TARGET, SCALES, WAKES, SLOW, LOG]),
-    (None, "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+    (None, "", False, [], [TARGET, WAKES, SLOW, LOG]),
+    (None, "", True, [TARGET, WAKES, SLOW, LOG], []),
 ])  # fmt: skip
 def test_what_is_removed_with_a_deployment(
     world: World,
@@ -284,7 +284,7 @@ def test_what_is_removed_with_a_deployment(
     removed: list[Resource] | None,
     left: list[Resource] | None,
 ) -> None:
-    leftovers = (TARGET, SCALES, WAKES, SLOW, LOG)
+    leftovers = (TARGET, WAKES, SLOW, LOG)
     monkeypatch.setattr("peagle.deploy.removal.find_leftovers", lambda aws, name: leftovers)
     record = None
     if recorded is not None:

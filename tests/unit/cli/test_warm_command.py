@@ -85,7 +85,7 @@ ERRORS: tuple[tuple[str, Any, int, str], ...] = (
     ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "Rate"),
     ("packed.faults", [None, KeyboardInterrupt()], 130, "interrupted"),
     ("packed.manifest", {"sha256": "0" * 64}, 4, "do not match"),
-    ("packed.manifest", {"size": 10**18}, 2, "is full"),
+    ("packed.manifest", {"size": 10**18}, 2, "the artifact needs"),
     ("engine.acceptance", 1.0, 3, "acceptance length 1.00"),
     ("next_scripts", [[("Creating", None), ("Failed", "no ping")]], 4, "no ping"),
 )

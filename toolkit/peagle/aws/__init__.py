@@ -2,7 +2,7 @@
 
 client, errors       the connection; botocore's errors as PeagleErrors
 sagemaker, runtime   models, configurations, endpoints; requests to an endpoint, and its log
-autoscaling, scheduler, cloudwatch, vpc   one function per call
+autoscaling, cloudwatch, vpc   one function per call
 s3, iam              buckets, uploads, checkpoints; the execution role
 ecr, images          repositories; images built by CodeBuild
 prices, refresh      the Pricing API and quotas; the catalogue's images, digests and prices

@@ -1,15 +1,13 @@
-"""CloudWatch, its logs, and the topic that alarms notify: one typed function per call."""
+"""CloudWatch's metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyExists, Missing
 
 PERIOD_SECONDS = 60
 """SageMaker publishes most metrics once a minute."""
@@ -50,48 +48,3 @@ def metric_data(
         moments = [moment.timestamp() for moment in metric["Timestamps"]]
         series[metric["Id"]] |= dict(zip(moments, metric["Values"], strict=False))
     return series
-
-
-def described_alarms(aws: Aws, names: Sequence[str], **more: str) -> tuple[dict[str, Any], ...]:
-    """Those of the alarms that exist (with ``StateValue``: in that state), as DescribeAlarms has
-    them."""
-    if not names:  # AWS would list all
-        return ()
-    alarms = aws.items(
-        "cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names), **more
-    )
-    return tuple(alarm for alarm in alarms if alarm["AlarmName"] in names)
-
-
-def create_log_group(aws: Aws, group: str, tags: Mapping[str, str]) -> None:
-    """Create the log group with these tags; leaves one that exists as it is."""
-    tagged = {"tags": dict(tags)} if tags else {}
-    with suppress(AlreadyExists):
-        aws.call("logs", "create_log_group", logGroupName=group, **tagged)
-
-
-def put_metric_filter(aws: Aws, parameters: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-    """Create the filter, or replace the one of its name; creates the log group with ``tags`` if
-    there is none."""
-    try:
-        aws.call("logs", "put_metric_filter", **parameters)
-    except Missing:  # a new endpoint has no log yet
-        create_log_group(aws, parameters["logGroupName"], tags)
-        aws.call("logs", "put_metric_filter", **parameters)
-
-
-def log_retention(aws: Aws, group: str) -> int | None:
-    """For how many days the log is kept; ``None`` for ever, or without such a log."""
-    log_groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-    retentions = (log.get("retentionInDays") for log in log_groups if log["logGroupName"] == group)
-    return next(retentions, None)
-
-
-def described_filters(aws: Aws, group: str, prefix: str) -> tuple[dict[str, Any], ...]:
-    """The filters of the log whose names begin so, as DescribeMetricFilters has them; none where
-    there is no such log."""
-    parameters = {"logGroupName": group, "filterNamePrefix": prefix}
-    try:
-        return tuple(aws.items("logs", "describe_metric_filters", "metricFilters", **parameters))
-    except Missing:
-        return ()

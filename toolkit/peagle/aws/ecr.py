@@ -130,14 +130,6 @@ def login(aws: Aws, host: str) -> Login:
     return Login(host, user, password)
 
 
-def image_digest(aws: Aws, name: str, tag: str) -> str | None:
-    """The digest of the account's image with that tag; ``None`` if there is none."""
-    image = [{"imageTag": tag}]
-    response = aws.find("ecr", "describe_images", repositoryName=name, imageIds=image)
-    details = response["imageDetails"] if response else ()
-    return next((str(detail["imageDigest"]) for detail in details), None)
-
-
 def digest_by_address(aws: Aws, address: str) -> str | None:
     """The digest of an image by its address with a tag; ``None`` if it does not exist or is not in
     ECR."""

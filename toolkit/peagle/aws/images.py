@@ -142,7 +142,7 @@ def build_remotely(
     clock = clock or Clock()
     uri = ecr.ensure_repository(aws, order.repository, order.company.tags)
     address, registry = f"{uri}:{order.tag}", uri.partition("/")[0]
-    existing = ecr.image_digest(aws, order.repository, order.tag)
+    existing = ecr.digest_by_address(aws, address)
     if existing:
         say(f"{address} exists already, and tags are immutable")
         return address, existing
@@ -169,7 +169,7 @@ def build_remotely(
         with suppress(CloudError):
             aws.call("codebuild", "stop_build", id=build_id)
         raise
-    return address, ecr.image_digest(aws, order.repository, order.tag)
+    return address, ecr.digest_by_address(aws, address)
 
 
 def _ensure_project(aws: Aws, order: BuildRequest, bucket: str, source: str, clock: Clock) -> str:
@@ -371,7 +371,7 @@ def push_image(
     uri = ecr.ensure_repository(aws, repository, tags)
     host = registry or uri.partition("/")[0]
     address = f"{host}/{repository}:{tag}"
-    digest = None if registry else ecr.image_digest(aws, repository, tag)
+    digest = None if registry else ecr.digest_by_address(aws, address)
     # Images of a name that ends so have the same content.
     if digest and image.content and image.name.endswith(f"-{image.content[:DIGITS]}"):
         say(f"{address} exists already")

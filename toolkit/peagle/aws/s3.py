@@ -198,47 +198,26 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
                 raise CloudError(message, code=failed["Code"])
 
 
-def find_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any] | None:
-    """The rule with that id; ``None`` when the bucket has none."""
-    return next((rule for rule in _lifecycle(aws, bucket)[0] if rule.get("ID") == rule_id), None)
-
-
-def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
-    """Add the rule, or replace the one with its id."""
-    present, more = _lifecycle(aws, bucket)
-    others = [other for other in present if other.get("ID") != rule["ID"]]
-    _write_lifecycle(aws, bucket, present, [*others, dict(rule)], more)
-
-
-def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
-    """Remove the rule with that id; ignores one that does not exist, or whose bucket does not."""
-    present, more = _lifecycle(aws, bucket)
-    others = [rule for rule in present if rule.get("ID") != rule_id]
-    _write_lifecycle(aws, bucket, present, others, more)
-
-
-def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The rules, and the setting next to them."""
+def lifecycle_rules(aws: Aws, bucket: str) -> dict[str, Mapping[str, Any]]:
+    """The rules of the bucket's lifecycle by their id."""
     response = aws.find("s3", "get_bucket_lifecycle_configuration", Bucket=bucket) or {}
-    return response.get("Rules", []), {_SIZE: response[_SIZE]} if response.get(_SIZE) else {}
+    return {rule["ID"]: rule for rule in response.get("Rules", ()) if "ID" in rule}
 
 
-def _write_lifecycle(
-    aws: Aws,
-    bucket: str,
-    present: list[dict[str, Any]],
-    rules: list[dict[str, Any]],
-    more: Mapping[str, str],
-) -> None:
-    if rules == present:
-        return
-    if not rules:
+def set_lifecycle_rule(aws: Aws, bucket: str, rule_id: str, rule: Mapping[str, Any] | None) -> None:
+    """Replace the rule with that id, or add it; ``None`` removes it. The other rules, and the
+    setting next to them, are written back as they are."""
+    response = aws.find("s3", "get_bucket_lifecycle_configuration", Bucket=bucket) or {}
+    present = response.get("Rules", [])
+    rules = [each for each in present if each.get("ID") != rule_id] + ([rule] if rule else [])
+    if rules and rules != present:
+        more = {_SIZE: response[_SIZE]} if response.get(_SIZE) else {}
+        aws.call(
+            "s3", "put_bucket_lifecycle_configuration",
+            Bucket=bucket, LifecycleConfiguration={"Rules": rules}, **more,
+        )  # fmt: skip
+    elif rules != present:
         aws.call("s3", "delete_bucket_lifecycle", Bucket=bucket)
-        return
-    aws.call(
-        "s3", "put_bucket_lifecycle_configuration",
-        Bucket=bucket, LifecycleConfiguration={"Rules": rules}, **more,
-    )  # fmt: skip
 
 
 _CHECK_URI = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"

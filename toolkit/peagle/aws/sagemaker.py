@@ -15,49 +15,6 @@ from peagle.errors import Refused
 from peagle.render.requests import KEPT_COUNT
 
 
-@dataclass(frozen=True)
-class InferenceComponent:
-    """A component as SageMaker describes it. ``copies`` is the number that run, ``specification``
-    what CreateInferenceComponent was given; ``changed`` is epoch seconds."""
-
-    name: str
-    arn: str
-    status: str
-    model: str
-    copies: int
-    desired_copies: int
-    failure: str | None
-    changed: float
-    specification: Mapping[str, Any]
-
-
-def hosts_components(endpoint: Mapping[str, Any]) -> bool:
-    """Whether DescribeEndpoint's answer is of an endpoint for inference components: only these
-    manage their instances."""
-    variants = endpoint.get("ProductionVariants") or []
-    return any(variant.get("ManagedInstanceScaling") for variant in variants)
-
-
-def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
-    """The component, or ``None`` when there is none of that name."""
-    response = aws.find("sagemaker", "describe_inference_component", InferenceComponentName=name)
-    if response is None:
-        return None
-    specification = response.get("Specification") or {}
-    runtime = response.get("RuntimeConfig") or {}
-    return InferenceComponent(
-        name=response["InferenceComponentName"],
-        arn=response["InferenceComponentArn"],
-        status=response.get("InferenceComponentStatus", ""),
-        model=specification.get("ModelName", ""),
-        copies=int(runtime.get("CurrentCopyCount") or 0),
-        desired_copies=int(runtime.get("DesiredCopyCount") or 0),
-        failure=response.get("FailureReason"),
-        changed=response["LastModifiedTime"].timestamp(),
-        specification=specification,
-    )
-
-
 def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> None:
     """UpdateInferenceComponent to ``parameters``, which are those of CreateInferenceComponent. New
     copies start before the earlier ones end, without a DeploymentConfig half of the ``running``
@@ -105,9 +62,9 @@ class Endpoint:
     """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds,
     ``running`` and ``desired`` instances by variant. ``revision`` is the configuration that serves,
     ``pending_revision`` the one that replaces it, ``stage`` that of an update that turns on traffic
-    or waits for alarms. With a ``component`` both are one: ``status`` is the component's once the
-    instances run, ``revision`` its model (empty before there is one), and ``instances_config`` the
-    configuration of the instances."""
+    or waits for alarms. With a ``component``, which is DescribeInferenceComponent's answer, both
+    are one: ``status`` is the component's once the instances run, ``revision`` its model (empty
+    before there is one), and ``instances_config`` the configuration of the instances."""
 
     name: str
     arn: str
@@ -121,7 +78,7 @@ class Endpoint:
     desired: dict[str, int] = field(default_factory=dict)
     stage: str | None = None
     instances_config: str = ""
-    component: InferenceComponent | None = None
+    component: Mapping[str, Any] | None = None
 
     @property
     def hosts_components(self) -> bool:
@@ -140,7 +97,16 @@ class Endpoint:
     @property
     def engine_count(self) -> int:
         """How many engines answer: the copies, or one on each instance."""
-        return self.component.copies if self.component else self.instance_count
+        return self._copies("Current") if self.component else self.instance_count
+
+    @property
+    def desired_copies(self) -> int:
+        """How many copies will run once SageMaker has started or ended some."""
+        return self._copies("Desired")
+
+    def _copies(self, which: str) -> int:
+        runtime = (self.component or {}).get("RuntimeConfig") or {}
+        return int(runtime.get(f"{which}CopyCount") or 0)
 
     @property
     def instance_count(self) -> int:
@@ -163,18 +129,20 @@ def describe(aws: Aws, name: str) -> Endpoint | None:
 def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer, with the copies on it."""
     live = _described_endpoint(response)
-    if not hosts_components(response):
-        return live
-    component = describe_component(aws, live.name)
+    variants = response.get("ProductionVariants") or ()
+    if not any(variant.get("ManagedInstanceScaling") for variant in variants):
+        return live  # only those of components manage their instances
     live = replace(live, revision="", pending_revision=None, instances_config=live.revision)
+    named = {"InferenceComponentName": live.name}
+    component = aws.find("sagemaker", "describe_inference_component", **named)
     if component is None:
         return live
     return replace(
         live,
-        revision=component.model,
-        status=component.status if live.status == "InService" else live.status,
-        failure=live.failure or component.failure,
-        changed=max(live.changed, component.changed),
+        revision=component["Specification"].get("ModelName", ""),
+        status=component["InferenceComponentStatus"] if live.status == "InService" else live.status,
+        failure=live.failure or component.get("FailureReason"),
+        changed=max(live.changed, component["LastModifiedTime"].timestamp()),
         component=component,
     )
 

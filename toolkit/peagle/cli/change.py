@@ -154,8 +154,7 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled")
             change.run(apply_scale, scaling, continues=False)
-    component = live.component
-    desired = scaling.count or (component.desired_copies if component else live.desired_count)
+    desired = scaling.count or (live.desired_copies if live.component else live.desired_count)
     status = change.status()
     if wants_json():
         changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}

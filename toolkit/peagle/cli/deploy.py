@@ -113,11 +113,7 @@ def deploy(
             if fallbacks:
                 print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
             confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
-        fallback = Fallback(
-            prepare,
-            lambda error: fallbacks or _suggest_others(plan, error),
-            ctx.params["retry_for"] or 0.0,
-        )
+        fallback = Fallback(prepare, fallbacks, ctx.params["retry_for"] or 0.0)
         begun, unproved = time.time(), None
         try:
             preflight = change.run(
@@ -128,6 +124,10 @@ def deploy(
                 keep_unproved=keep_unproved,
                 keeps_failed=lambda error: keep_failed,
             )
+        except InsufficientCapacity as error:
+            if not fallbacks:
+                _suggest_others(plan, error)
+            raise
         except NotProved as error:
             unproved = error
         _report(ctx, session, change, preflight, fallback, begun, unproved)
@@ -233,14 +233,13 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
     return plans
 
 
-def _suggest_others(plan: Plan, error: InsufficientCapacity) -> tuple[Plan, ...]:
-    """Nothing else to try; the error's fix names the next types of the ranking."""
+def _suggest_others(plan: Plan, error: InsufficientCapacity) -> None:
+    """Let the error's fix name the next types of the ranking."""
     others = dict.fromkeys(other.instance_type for other in plan.alternatives)
     others.pop(plan.instance_type, None)
     if others and not error.command:
         error.fix += "; to try the next types of the ranking, add "
         error.fix += f"--fallback-instance-types {','.join(others)}"
-    return ()
 
 
 def _priced(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
-from peagle.aws import cloudwatch, s3, sagemaker
+from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, ResourceKind, Tag
@@ -128,7 +128,7 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
         return
     context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
     arns = [live.model["ModelArn"], live.config["EndpointConfigArn"]]
-    arns += [endpoint.component.arn] if endpoint.component else []
+    arns += [endpoint.component["InferenceComponentArn"]] if endpoint.component else []
     for arn in (*arns, endpoint.arn):
         sagemaker.retag(context.aws, arn, desired.plan.company.tag_list)
 
@@ -219,8 +219,9 @@ def _put_copies(
         aws.call("sagemaker", "create_inference_component", **{**request, "Tags": tags})
         return
     context.say("Updating copies", f"to {revision.name}")
-    running = live.component.desired_copies
-    count = scaling.copies_at_update(aws, live, revision, count)
+    running = live.desired_copies
+    if scaling.keeps_count(aws, context.record, live):
+        count = max(1, live.desired_copies)
     steps = {}
     if rolled_out and running:  # none serves after a scale to zero
         steps = _rollout_parameter(context, revision, min(count, running))
@@ -266,7 +267,7 @@ def prove_in_service(
     ``started`` is when the update to it began, in epoch seconds. A failed proof returns the
     endpoint to the proved revision that served before, unless ``keep_unproved``: raises RolledBack,
     or CloudError when that fails. Without such a revision it stays, unproved: raises NotProved."""
-    aws, name, clock = context.aws, context.record.name, context.clock
+    name = context.record.name
     role = "serving" if revisions.is_alone(context.record, revision) else "pending"
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
@@ -276,7 +277,7 @@ def prove_in_service(
             revision = revision.model_copy(update={"proof": proved})
             context.change(**{role: revision})  # also a proof that fails
             if role == "serving" and not proved.passed:
-                proving.tag_proofs(aws, name, revision, context.record.previous, clock)
+                proving.tag_proofs(context, revision, context.record.previous)
             proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         before = context.record.serving
@@ -289,7 +290,7 @@ def prove_in_service(
         message = f"{error.message}; {name} stays in service unproved"
         raise type(error)(message, fix if before else error.remedy, error.code) from error
     fields = revisions.fields_when_proved(context.record, revision)
-    proving.tag_proofs(aws, name, revision, fields["previous"], clock)
+    proving.tag_proofs(context, revision, fields["previous"])
     context.change(**fields)
     remove_stale(context)
 
@@ -343,16 +344,13 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
         "EndpointConfigName": revision.endpoint_config,
         "Tags": tags,
     }
-    rolled_out = rolled_out and plan is not None and plan.rollout is not None
-    if rolled_out:
-        resources.put_settings(context, revision, (resources.FILTERS, resources.ALARMS))
     put_endpoint(context, revision, request, rolled_out=rolled_out)
     live = sagemaker.describe(aws, name)
     if live and live.component:
         component: dict[str, Any] = {  # without the plan, with what the copies reserve now
             "InferenceComponentName": name,
-            "Specification": live.component.specification,
-            "RuntimeConfig": {"CopyCount": revision.served.copies or live.component.desired_copies},
+            "Specification": live.component["Specification"],
+            "RuntimeConfig": {"CopyCount": revision.served.copies or live.desired_copies},
         }
         if plan is not None:
             component = dict(requests(plan)[-1].parameters)
@@ -377,25 +375,15 @@ def _rollout_parameter(
     context: DeploymentContext, revision: Revision, count: int
 ) -> dict[str, Any]:
     """The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an
-    update of ``count`` instances or copies; empty without one. On the way back to a kept revision,
-    an alarm in the state ALARM would undo that at once: it is left out."""
+    update of ``count`` instances or copies; empty without one. No alarm undoes the way back to a
+    kept revision: one may be why it is taken, and in the state ALARM still."""
     config = deployment_config(revision.plan, count) if revision.plan else None
     if config is None:
         return {}
-    record = context.record
-    kept = {each.fingerprint for each in (record.serving, record.previous) if each}
-    rollback = config.pop("AutoRollbackConfiguration")
-    names = tuple(alarm["AlarmName"] for alarm in rollback["Alarms"])
-    fired: list[str] = []
-    if revision.fingerprint in kept:
-        with suppress(CloudError):
-            alarms = cloudwatch.described_alarms(context.aws, names, StateValue="ALARM")
-            fired = [alarm["AlarmName"] for alarm in alarms]
-    for name in fired:
-        context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
-    left = [{"AlarmName": name} for name in names if name not in fired]
-    watched = {"AutoRollbackConfiguration": {"Alarms": left}} if left else {}
-    return {"DeploymentConfig": {**config, **watched}}
+    kept = (context.record.serving, context.record.previous)
+    if any(each and each.fingerprint == revision.fingerprint for each in kept):
+        del config["AutoRollbackConfiguration"]
+    return {"DeploymentConfig": config}
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:
@@ -469,10 +457,6 @@ def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
             context.change(pending=None, previous=None)
         message = f"the previous revision cannot serve: {error.message}"
         raise Refused(message, "deploy its plan again", "previous-missing") from error
-    except PeagleError:
-        if context.record.pending is None and context.record.serving:  # an alarm undid it
-            restore_observability(context, context.record.serving)
-        raise
     request = proving.make_revision_request(target, catalog)
     prove_in_service(context, target, request, started, keep_unproved=True)
     scaling.return_to_scaling(context, target)
@@ -511,12 +495,12 @@ class Attempt:
 
 @dataclass
 class Fallback:
-    """What to do when AWS has no instance of the planned type. ``choose`` returns the plans on
-    other types to try; it may ask. ``prepare`` checks a plan in the account. All are tried again
-    until ``retry_seconds`` are over. ``attempts`` is what was tried."""
+    """What to do when AWS has no instance of the planned type: ``plans`` on other types, in the
+    order in which they are tried; ``prepare`` checks one in the account. All are tried again until
+    ``retry_seconds`` are over. ``attempts`` is what was tried."""
 
     prepare: Callable[[Plan], Preflight]
-    choose: Callable[[InsufficientCapacity], Sequence[Plan]]
+    plans: Sequence[Plan] = ()
     retry_seconds: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -561,31 +545,27 @@ def deploy_where_possible(
             attempts.append(Attempt(*of_plan, seconds, outcome, reason))
         return full
 
-    began = clock.now()
-    error = attempt(planned)
-    if error is None:
-        return planned
-    left = list(fallback.choose(error))
-    plans = [planned.desired.plan, *left]
+    began, checked = clock.now(), [planned]
+    plans = [planned.desired.plan, *fallback.plans]
+    error: InsufficientCapacity | None = None
     while True:
-        for plan in left:
+        for plan in tuple(plans):
             try:
-                preflight = fallback.prepare(plan)
+                preflight = checked.pop() if checked else fallback.prepare(plan)
             except (Refused, UserError) as refused:
                 kind = plan.instance_type
                 attempts.append(Attempt(kind, 0, None, 0.0, "refused", refused.message))
                 context.notice(f"{kind}: {refused}", "Refused")
                 plans.remove(plan)
                 continue
-            full = attempt(preflight)
-            if full is None:
+            error = attempt(preflight)
+            if error is None:
                 return preflight
-            error = full
         remaining = began + fallback.retry_seconds - clock.now()
         if remaining <= 0 or not plans:
+            assert error is not None, "the planned type is tried first"
             error.tried = attempts
             raise error
         pause = min(PAUSE_SECONDS, remaining)
         context.say("Waiting for capacity", f"next attempt in {pause:.0f} s")
         clock.sleep(pause)
-        left = list(plans)

@@ -154,7 +154,7 @@ def _served(
         if prices.keys() >= {*types.values()}:
             total = sum(prices[types[variant]] * counts[variant] for variant in types)
             usd_per_hour = round(total, 4)
-    startup = component.specification.get("StartupParameters") if component else None
+    startup = component["Specification"].get("StartupParameters") if component else None
     settings = parse_values(model, config, startup)
     version = _VERSION_TAG.search(settings["image"])
     return Served(
@@ -163,7 +163,7 @@ def _served(
         pair=tags.get(PAIR_TAG, ""),
         vllm=version[1] if version else None,
         instance_count=running,
-        copies=component.desired_copies if component else None,
+        copies=live.desired_copies if live and component else None,
         configured_count=None if configured == running else configured,
         usd_per_hour=usd_per_hour,
         **settings,
@@ -264,13 +264,12 @@ def is_endpoint_name(name: str) -> bool:
 
 
 def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[DescribedResource]:
-    """The resources with our tags that still exist. ARNs have names in lower case."""
-    kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
-    for resource in find_by_tag(aws, DEPLOYMENT_TAG, name, kinds):
-        kind = _KINDS[resource.kind]
+    """The resources with our tags that still exist."""
+    for kind_in_arn, lower_name, tags in find_by_tag(aws, DEPLOYMENT_TAG, name, list(_KINDS)):
+        kind = _KINDS[kind_in_arn]
         with suppress(Missing):
-            description = sagemaker.description(aws, kind, resource.name)
-            yield DescribedResource(kind, description[f"{kind}Name"], resource.tags, description)
+            description = sagemaker.description(aws, kind, lower_name)
+            yield DescribedResource(kind, description[f"{kind}Name"], tags, description)
 
 
 def _describe(aws: Aws, kind: ResourceKind, name: str) -> DescribedResource | None:

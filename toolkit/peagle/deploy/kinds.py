@@ -105,12 +105,9 @@ class Kind:
         """The call of AWS; ignores one that does not exist."""
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
-        """Those that the endpoint has, which another machine may have made: they carry no tags that
-        AWS would find, but their names are known. Raises AccessDenied."""
-        yield from ()
-
-    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
-        """Those that the endpoint had, which no deploy may have recorded. Raises AccessDenied."""
+        """Those that the endpoint has, or had, whether or not a deploy of this machine recorded
+        them: they carry no tags that AWS would find, but their names are known. Raises
+        AccessDenied."""
         yield from ()
 
     def resource(self, name: str, revision: str = "") -> Resource:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -18,9 +17,9 @@ from typing import Any
 from peagle import proof
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, EngineRejected, Missing
+from peagle.aws.errors import AccessDenied, EngineRejected
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
-from peagle.aws.sagemaker import Endpoint, ResourceKind
+from peagle.aws.sagemaker import Endpoint
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, ProofPrompts, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
@@ -49,7 +48,6 @@ and log streams have delays."""
 
 _SANDBOX_SECONDS = 4.0
 _POLL_SECONDS, _SANDBOX_POLL_SECONDS = 2.0, 0.1
-_CLOCK_SECONDS = 5.0
 
 PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
@@ -172,21 +170,9 @@ class StatisticsReader:
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
-        # AWS's clock dates the lines; a machine that was asleep would miss those of its proof.
-        here = clock.now()
-        endpoint = aws.call("sagemaker", "describe_endpoint", EndpointName=live.name)
-        date = endpoint.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
-        self._skew = skew if abs(skew) > _CLOCK_SECONDS else 0.0
-        # No engine is older than its configuration, or the model of its copies.
-        created = 0.0
-        with suppress(AccessDenied, Missing):  # it may be deleted while it serves
-            kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
-            described = sagemaker.description(aws, kind, live.revision).get("CreationTime")
-            created = described.timestamp() if described else 0.0
-        earlier = live.created, max(live.created, created, revision_started)
+        earlier = live.created, max(live.created, revision_started)
         self._tail = Tail(
-            aws, live.name, here + self._skew, live.hosts_components, prefix=prefix, earlier=earlier
+            aws, live.name, clock.now(), live.hosts_components, prefix=prefix, earlier=earlier
         )
 
     def read(self) -> None:
@@ -218,7 +204,7 @@ class StatisticsReader:
             waiting()
             if (
                 is_complete()
-                or self.counts.has_reported(answered + self._skew, instances)
+                or self.counts.has_reported(answered, instances)
                 or self._clock.now() >= answered + seconds
             ):
                 return
@@ -374,21 +360,19 @@ def prove_request(context: DeploymentContext, request: ProofRequest, started: fl
     return _prove(context.aws, request, context.clock, say)
 
 
-def tag_proofs(
-    aws: Aws, name: str, proved: Revision, previous: Revision | None, clock: Clock
-) -> None:
+def tag_proofs(context: DeploymentContext, proved: Revision, previous: Revision | None) -> None:
     """Record the proof, and the previous revision with its own, as tags for other machines."""
-    live = sagemaker.describe(aws, name)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live is None or proved.proof is None:
         return
-    now = clock.now()
+    now = context.clock.now()
     tags = [revisions.proof_tag(proved.proof, proved.fingerprint, now)]
     if previous:
         tags.append(
             revisions.proof_tag(previous.proof, previous.fingerprint, now, revisions.PREVIOUS_TAG)
         )
     with suppress(AccessDenied):
-        sagemaker.retag(aws, live.arn, tags)
+        sagemaker.retag(context.aws, live.arn, tags)
 
 
 def record_proof(context: DeploymentContext, revision: Revision) -> None:
@@ -401,7 +385,6 @@ def record_proof(context: DeploymentContext, revision: Revision) -> None:
         return
     fields = revisions.fields_with_proof(record, revision)
     if fields.get("pending") is None:
-        previous = fields.get("previous", record.previous)
-        tag_proofs(context.aws, record.name, revision, previous, context.clock)
+        tag_proofs(context, revision, fields.get("previous", record.previous))
     if records.load_record(*record.key):
         context.change(**fields)

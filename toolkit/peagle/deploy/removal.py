@@ -21,7 +21,7 @@ from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.kinds import TaggedDeployment
-from peagle.deploy.resources import KINDS, remove
+from peagle.deploy.resources import ALARMS, DASHBOARD, KINDS, LOG, SCALING, remove
 from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
@@ -48,16 +48,13 @@ class Unknown(CloudError, code="resources-unknown"):
 def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
     recorded. Raises AccessDenied."""
-    kinds = KINDS.values()
-    return tuple(
-        left for kind in kinds for left in kind.find_leftovers(aws, TaggedDeployment(name))
-    )
+    kinds = (SCALING, ALARMS, LOG, DASHBOARD)
+    return tuple(left for kind in kinds for left in kind.find(aws, TaggedDeployment(name)))
 
 
 def _goes_with_endpoint(leftover: Resource) -> bool:
     """Whether it is a scaling target or its alarm: an endpoint that scales is not deleted."""
-    scales = leftover.name.startswith("TargetTracking-") or leftover.name.endswith("-wake-up")
-    return leftover.type == "ScalableTarget" or (leftover.type == "Alarm" and scales)
+    return leftover.type == "ScalableTarget" or leftover.name.endswith("-wake-up")
 
 
 def remove_leftover(aws: Aws, leftover: Resource) -> None:
@@ -226,13 +223,12 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
 
 def _find_ended_names(aws: Aws) -> set[str] | CloudError:
     """By the tags of endpoints and configurations, which carry the end time."""
-    now, kinds = Clock().now(), ("sagemaker:endpoint", "sagemaker:endpoint-config")
+    now, kinds = Clock().now(), ("endpoint", "endpoint-config")
     try:
         return {
-            resource.tags[DEPLOYMENT_TAG]
-            for resource in find_by_tag(aws, ENDS_TAG, kinds=kinds)
-            if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
-            and (end_in(resource.tags) or now) < now
+            tags[DEPLOYMENT_TAG]
+            for _, _, tags in find_by_tag(aws, ENDS_TAG, None, kinds)
+            if is_endpoint_name(tags.get(DEPLOYMENT_TAG, "")) and (end_in(tags) or now) < now
         }
     except CloudError as error:
         return error

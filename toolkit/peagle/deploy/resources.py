@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
-from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Busy, Missing
+from peagle.aws import autoscaling, s3, sagemaker
+from peagle.aws.client import Aws, send_until_visible
+from peagle.aws.errors import AccessDenied, AlreadyExists, Busy, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.diff import Change
@@ -28,7 +28,8 @@ from peagle.deploy.kinds import (
 )
 from peagle.deploy.state import Resource, ResourceType, Revision, parse_values, utc_text
 from peagle.errors import CloudError, Fix, Refused
-from peagle.planning.company import NO_COMPANY, Company
+from peagle.planning.company import NO_COMPANY, Company, role_parameters
+from peagle.planning.operation import COPIES_BEFORE_SECONDS
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.planning.weights import UPLOAD_FOLDER
@@ -44,13 +45,19 @@ from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import (
     COPY_DIMENSION,
     DIMENSION,
+    END_POLICY,
     SERVICE_NAMESPACE,
     capture_rule,
     captured_prefix,
     copies_id,
     copies_limit_name,
     limit_name,
+    role_policy,
     rule_id,
+    schedule,
+    target_arn,
+    trust_policy,
+    wake_alarm_name,
 )
 from peagle.s3uri import S3Uri
 from peagle.text import counted, json_object
@@ -58,6 +65,9 @@ from peagle.weights.bucket import Bucket as S3Bucket
 from peagle_serve.contract import is_s3_uri
 
 _SCALING = "application-autoscaling"
+
+_ASSUMED_AFTER_SECONDS = (2.0, 4.0, 8.0, 15.0, 15.0)
+"""Pauses in which the scheduler becomes able to assume a role that was created a moment ago."""
 
 _ALARM_KEYS = (
     "ActionsEnabled", "AlarmActions", "ComparisonOperator", "DatapointsToAlarm", "Dimensions",
@@ -78,21 +88,32 @@ class Log(Kind):
         return {} if days is None else {alarms.log_of(applied.plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
+        days = {name: [log.get("retentionInDays") for log in _logs(aws, name)] for name in names}
+        return {name: {"retention_days": next(iter(each), None)} for name, each in days.items()}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.create_log_group(context.aws, name, read_company(revision).tags)
+        _create_log(context.aws, name, revision)
         days = body["retention_days"]
         context.aws.call("logs", "put_retention_policy", logGroupName=name, retentionInDays=days)
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("logs", "delete_log_group", logGroupName=resource.name)
 
-    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for group in name_log_groups(tagged.name):
-            groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-            if any(log["logGroupName"] == group for log in groups):
-                yield self.resource(group)
+            yield from (self.resource(group) for _ in _logs(aws, group))
+
+
+def _logs(aws: Aws, name: str) -> list[Body]:
+    """The log group of that name, as DescribeLogGroups has it, if there is one."""
+    groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+    return [log for log in groups if log["logGroupName"] == name]
+
+
+def _create_log(aws: Aws, name: str, revision: Revision) -> None:
+    tags = read_company(revision).tags
+    with suppress(AlreadyExists):
+        aws.call("logs", "create_log_group", logGroupName=name, **({"tags": tags} if tags else {}))
 
 
 class Dashboard(Kind):
@@ -128,8 +149,6 @@ class Dashboard(Kind):
         if dashboard and f'"{tagged.name}"' in dashboard["DashboardBody"]:
             yield self.resource(name, tagged.revision)
 
-    find_leftovers = find
-
 
 class CaptureRule(Kind):
     """The rule of the bucket that deletes captured data. It stays when a later plan captures
@@ -148,19 +167,19 @@ class CaptureRule(Kind):
         for name in names:
             prefix = S3Uri.parse(name)
             rule_name = rule_id(plan.name, plan.region, prefix)
-            if rule := s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
+            if rule := s3.lifecycle_rules(aws, prefix.bucket).get(rule_name):
                 rules[name] = rule
         return rules
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         with context.creating(revision.resource(self.type, name)):
             context.say("Limiting captured data", f"{name}: {body['Expiration']['Days']} days")
-            s3.put_lifecycle_rule(context.aws, S3Uri.parse(name).bucket, dict(body))
+            s3.set_lifecycle_rule(context.aws, S3Uri.parse(name).bucket, body["ID"], body)
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         prefix = S3Uri.parse(resource.name)
         name = rule_id(endpoint, aws.region, prefix)
-        s3.remove_lifecycle_rule(aws, prefix.bucket, name)
+        s3.set_lifecycle_rule(aws, prefix.bucket, name, None)
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for config, revision in tagged.configs:
@@ -168,7 +187,7 @@ class CaptureRule(Kind):
             with suppress(CloudError, ValueError):
                 prefix = captured_prefix(uri, tagged.name)
                 rule_name = rule_id(tagged.name, aws.region, prefix)
-                if s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
+                if rule_name in s3.lifecycle_rules(aws, prefix.bucket):
                     yield self.resource(prefix.uri, revision)
 
     def is_stale(self, plan: Plan, name: str) -> bool:
@@ -188,11 +207,15 @@ class MetricFilter(Kind):
         return {str(each["filterName"]): each for each in alarms.metric_filters(applied.plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
+        listed = (_filters(aws, alarms.log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.put_metric_filter(context.aws, body, read_company(revision).tags)
+        try:
+            context.aws.call("logs", "put_metric_filter", **body)
+        except Missing:  # a new endpoint has no log yet
+            _create_log(context.aws, body["logGroupName"], revision)
+            context.aws.call("logs", "put_metric_filter", **body)
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         for group in name_log_groups(endpoint):
@@ -203,13 +226,25 @@ class MetricFilter(Kind):
         names = {
             str(each["filterName"])
             for group in name_log_groups(tagged.name)
-            for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
+            for each in _filters(aws, group, DEFAULT_PREFIX)
         }
         yield from (self.resource(name, tagged.revision) for name in sorted(names))
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
             yield from compare_leaves(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
+
+
+def _filters(aws: Aws, group: str, prefix: str) -> list[Body]:
+    """The filters of the log whose names begin so; none where there is no such log."""
+    with suppress(Missing):
+        return list(
+            aws.items(
+                "logs", "describe_metric_filters", "metricFilters",
+                logGroupName=group, filterNamePrefix=prefix,
+            )
+        )  # fmt: skip
+    return []
 
 
 class Alarm(Kind):
@@ -223,8 +258,7 @@ class Alarm(Kind):
         return {alarm["AlarmName"]: alarm for alarm in listed}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        described = cloudwatch.described_alarms(aws, list(names))
-        return {alarm["AlarmName"]: alarm for alarm in described}
+        return {alarm["AlarmName"]: alarm for alarm in _alarms(aws, names)}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
@@ -236,18 +270,12 @@ class Alarm(Kind):
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = tagged.name
         names = [alarms.alarm_name(name, kind) for kind in alarms.SUFFIXES]
-        for alarm in cloudwatch.described_alarms(aws, names):
+        for alarm in _alarms(aws, names):
             # tiny and peagle-tiny name theirs alike.
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
             if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
                 yield self.resource(alarm["AlarmName"], tagged.revision)
-
-    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
-        on_log = alarms.alarm_name(tagged.name, "acceptance")
-        for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-            if _watches(alarm, tagged.name) or alarm["AlarmName"] == on_log:  # has no dimension
-                yield self.resource(alarm["AlarmName"])
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         def plain(value: Any) -> Any:
@@ -266,6 +294,12 @@ class Alarm(Kind):
         yield from compare_leaves(
             f"alarm.{name}.Metrics", desired.get("Metrics"), actual.get("Metrics")
         )
+
+
+def _alarms(aws: Aws, names: Collection[str]) -> list[Body]:
+    """Those of the alarms that exist, as DescribeAlarms has them."""
+    listed = aws.items("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names))
+    return [alarm for alarm in listed if alarm["AlarmName"] in names]
 
 
 def _watches(alarm: Body, endpoint: str) -> bool:
@@ -314,14 +348,16 @@ class ScalingTarget(Kind):
             ScalableDimension=COPY_DIMENSION if copies else DIMENSION,
         )  # fmt: skip
 
-    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for target in aws.items(
             _SCALING, "describe_scalable_targets", "ScalableTargets",
             ServiceNamespace=SERVICE_NAMESPACE,
         ):  # fmt: skip
-            name = target["ResourceId"]  # with its policies and their alarms
+            name = target["ResourceId"]  # with its policies, and the alarms that AWS made of them
             if name.startswith(f"endpoint/{tagged.name}/") or name == copies_id(tagged.name):
                 yield self.resource(name)
+        for alarm in _alarms(aws, [wake_alarm_name(tagged.name)]):
+            yield ALARMS.resource(alarm["AlarmName"])
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         return compare_keys(self.path, desired, actual)
@@ -333,12 +369,26 @@ class SchedulerRole(Kind):
     type = "SchedulerRole"
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        record, company = context.record, read_company(revision)
+        aws, record = context.aws, context.record
+        place = f"arn:{aws.partition}:sagemaker:{aws.region}:{aws.account}"
+        component = f"{place}:inference-component/{record.name}" if body["copies"] else None
+        allowed = role_policy(f"{place}:endpoint/{record.name}", (ID_TAG, record.id), component)
         with context.creating(revision.resource(self.type, name)):
-            scheduler.ensure_role(context.aws, record.name, record.id, company, body["copies"])
+            with suppress(AlreadyExists):
+                aws.call(
+                    "iam", "create_role",
+                    RoleName=name,
+                    AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account)),
+                    Description=f"EventBridge Scheduler deletes the endpoint {record.name} at its "
+                    "end time",
+                    **role_parameters(read_company(revision), "limits"),
+                )  # fmt: skip
+            aws.call("iam", "put_role_policy", RoleName=name, PolicyName=END_POLICY,
+                     PolicyDocument=json.dumps(allowed))  # fmt: skip
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
-        scheduler.delete_role(aws, resource.name)
+        aws.delete("iam", "delete_role_policy", RoleName=resource.name, PolicyName=END_POLICY)
+        aws.delete("iam", "delete_role", RoleName=resource.name)
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         if tagged.ends:
@@ -372,12 +422,29 @@ class Schedule(Kind):
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        aws, endpoint = context.aws, context.record.name
+        aws, endpoint, clock = context.aws, context.record.name, context.clock
+        copies, ends_at = body["copies"], body["ends_at"]
+        if copies:  # exact to the minute
+            ends_at = max(ends_at - COPIES_BEFORE_SECONDS, clock.now() + 60)
+        planned = schedule(aws.region, endpoint, _at_expression(ends_at), copies)
         role = f"arn:{aws.partition}:iam::{aws.account}:role/{limit_name(aws.region, endpoint)}"
+        target = {**planned["Target"], "Arn": target_arn(aws.partition, copies), "RoleArn": role}
+        more = {"ActionAfterCompletion": "DELETE", "Target": target, "State": "ENABLED"}
+
+        def create_or_update() -> None:
+            try:
+                aws.call("scheduler", "create_schedule", **{**planned, **more})
+            except AlreadyExists:
+                aws.call("scheduler", "update_schedule", **{**planned, **more})
+
         with context.creating(revision.resource(self.type, name)):
             context.say("Scheduling the end", utc_text(body["ends_at"]))
-            clock, copies = context.clock, body["copies"]
-            scheduler.put_schedule(aws, endpoint, role, body["ends_at"], clock, copies=copies)
+            send_until_visible(
+                create_or_update,
+                _ASSUMED_AFTER_SECONDS,
+                lambda error: "assume the role" in error.message,
+                clock,
+            )
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("scheduler", "delete_schedule", Name=resource.name)
@@ -390,8 +457,12 @@ class Schedule(Kind):
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         planned = {"State": "ENABLED"}
         if not desired["copies"]:  # theirs ends some time before
-            planned["ScheduleExpression"] = scheduler.at_expression(desired["ends_at"])
+            planned["ScheduleExpression"] = _at_expression(desired["ends_at"])
         return compare_leaves(self.path.format(name), planned, actual)
+
+
+def _at_expression(moment: float) -> str:
+    return f"at({utc_text(moment).rstrip('Z')})"
 
 
 class Weights(Kind):
@@ -518,7 +589,7 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
         since, status, component = context.clock.now(), left.status, left.component
         purpose = "Removing copies" if component else ""
         try:
-            if component and component.status != "Deleting":
+            if component and component["InferenceComponentStatus"] != "Deleting":
                 named = {"InferenceComponentName": name}
                 context.aws.delete("sagemaker", "delete_inference_component", **named)
             elif not component and status != "Deleting":
@@ -560,18 +631,16 @@ KINDS: Mapping[ResourceType, Kind] = {
 it exists, and the configuration its model."""
 
 
-def put_settings(
-    context: DeploymentContext, revision: Revision, kinds: Collection[Kind] = SETTINGS
-) -> None:
-    """Apply what the revision's plan sets of these kinds, and remove what only an earlier plan
-    set."""
+def put_settings(context: DeploymentContext, revision: Revision) -> None:
+    """Apply what the revision's plan sets outside of the endpoint, and remove what only an earlier
+    plan set."""
     plan = revision.plan
     assert plan is not None
-    for kind in kinds:
+    for kind in SETTINGS:
         for name, document in kind.desired(AppliedPlan(plan, revision.name)).items():
             kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
-        for resource in context.record.of_type(kind.type) if kind in kinds else ():
+        for resource in context.record.of_type(kind.type):
             if kind.is_stale(plan, resource.name):
                 remove(context, resource)
 

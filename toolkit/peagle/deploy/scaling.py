@@ -28,7 +28,7 @@ from peagle.deploy.revisions import (
     revision_in_service,
     shown_revision,
 )
-from peagle.deploy.state import Deployment, Resource, Revision, start_seconds, utc_moment, utc_text
+from peagle.deploy.state import Deployment, Revision, start_seconds, utc_moment, utc_text
 from peagle.errors import (
     CloudError,
     Fix,
@@ -87,7 +87,7 @@ def _read_scaling(revision: Revision | None) -> Scaling | None:
 
 
 def keeps_count(aws: Aws, record: Deployment | None, live: Endpoint) -> bool:
-    """Whether an update keeps the number of instances, because scaling chose it."""
+    """Whether an update keeps the number of instances, or copies, because scaling chose it."""
     with suppress(AccessDenied):
         if autoscaling.registered(aws, live.name, policies=False):
             return True
@@ -98,16 +98,6 @@ def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, liv
     """How many instances an update to ``revision`` starts."""
     kept = keeps_count(aws, record, live)
     return max(1, live.instance_count) if kept else revision.served.instance_count
-
-
-def copies_at_update(aws: Aws, live: Endpoint, revision: Revision, planned: int) -> int:
-    """How many copies an update brings up: those that scaling chose, else the ``planned``."""
-    if live.component is None:
-        return planned
-    scales = _read_scaling(revision) is not None
-    with suppress(AccessDenied):
-        scales = autoscaling.registered(aws, live.name, policies=False) is not None
-    return max(1, live.component.desired_copies) if scales else planned
 
 
 def end_scaling_for_new_type(
@@ -395,9 +385,9 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
     configuration of the revision get."""
     aws, before, name = context.aws, context.record, context.record.name
     if end.at is None:
-        if before.ends_at is None and not _limits(before):
-            return ()
         _remove_limits(context)
+        if before.ends_at is None:
+            return ()
     else:
         copies = before.current.served.copies is not None
         ROLE.put(context, revision, limit_name(aws.region, name), {"copies": copies})
@@ -444,13 +434,9 @@ def retag_config(context: DeploymentContext, revision: Revision, tags: list[Tag]
 
 
 def _remove_limits(context: DeploymentContext) -> None:
-    for resource in _limits(context.record):
+    record = context.record
+    for resource in (*record.of_type("Schedule"), *record.of_type("SchedulerRole")):
         remove(context, resource)
-
-
-def _limits(record: Deployment) -> tuple[Resource, ...]:
-    """Schedules and role, in the order of removal."""
-    return (*record.of_type("Schedule"), *record.of_type("SchedulerRole"))
 
 
 def end_in(tags: Mapping[str, str]) -> float | None:

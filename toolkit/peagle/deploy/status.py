@@ -245,7 +245,7 @@ def deployment_status(aws: Aws, record: Deployment) -> DeploymentStatus:
     )
     copies_running = None
     if served.copies is not None:
-        copies_running = live.component.copies if live and live.component else 0
+        copies_running = live.engine_count if live and live.component else 0
     return DeploymentStatus(
         **dict(_summary(record, live, revision, tags)),
         account=record.account,

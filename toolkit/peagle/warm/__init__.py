@@ -10,7 +10,6 @@ next to the weights, so every deployment that mounts the weights mounts it too.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -51,7 +50,6 @@ from peagle.errors import (
     Fix,
     PeagleError,
     Refused,
-    UserError,
     parsing,
     to_count,
 )
@@ -59,7 +57,7 @@ from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.protocol import engine_message
-from peagle.store import replacing
+from peagle.store import replacing, require_free
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle_serve import json_reader
@@ -84,7 +82,6 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds between attempts after an incomplete response."""
 
 _FORMAT = 1
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REPEAT = "nothing was stored; run the command again"
 _REBUILD = Fix(
     "build the image again with this version", ("peagle", "image", "build", "PAIR", "--push")
@@ -299,37 +296,27 @@ def fetch(
     request = partial(_request, send, sleep, log)
     text = request({})
     artifact = _read_manifest(text, folder)
-    full = UserError(
-        f"the disk of {folder} is full: the artifact needs {artifact.bytes / 1e6:,.1f} MB",
-        "free some space or choose another folder; nothing was stored",
-        code="disk-full",
-    )
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if shutil.disk_usage(existing).free < artifact.bytes:
-        raise full
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(artifact.archive) as draft:
-            sha256 = hashlib.sha256()
-            progress(0, artifact.bytes)
-            with draft.open("wb") as stream:
-                for done in range(0, artifact.bytes, PART_BYTES):
-                    length = min(PART_BYTES, artifact.bytes - done)
-                    part = request({"offset": done, "length": length}, length)
-                    stream.write(part)
-                    sha256.update(part)
-                    progress(done + length, artifact.bytes)
-            if sha256.hexdigest() != artifact.sha256:
-                message = f"the bytes of {artifact.key} do not match the container's manifest"
-                raise EngineError(message, _REPEAT, "checksum-mismatch")
-            draft.chmod(0o644)  # the container's own user reads it
-            # Without a manifest there is no artifact: no reader combines an old one with new bytes.
-            artifact.manifest.unlink(missing_ok=True)
-        with replacing(artifact.manifest) as draft:
-            draft.write_bytes(text)
-            draft.chmod(0o644)
-    except OSError as error:
-        raise full if error.errno in _DISK_FULL else error from error
+    require_free(folder, artifact.bytes, "the artifact")
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(artifact.archive) as draft:
+        sha256 = hashlib.sha256()
+        progress(0, artifact.bytes)
+        with draft.open("wb") as stream:
+            for done in range(0, artifact.bytes, PART_BYTES):
+                length = min(PART_BYTES, artifact.bytes - done)
+                part = request({"offset": done, "length": length}, length)
+                stream.write(part)
+                sha256.update(part)
+                progress(done + length, artifact.bytes)
+        if sha256.hexdigest() != artifact.sha256:
+            message = f"the bytes of {artifact.key} do not match the container's manifest"
+            raise EngineError(message, _REPEAT, "checksum-mismatch")
+        draft.chmod(0o644)  # the container's own user reads it
+        # Without a manifest there is no artifact: no reader combines an old one with new bytes.
+        artifact.manifest.unlink(missing_ok=True)
+    with replacing(artifact.manifest) as draft:
+        draft.write_bytes(text)
+        draft.chmod(0o644)
     return artifact
 
 
