@@ -90,7 +90,9 @@ def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path)
     catalog = load_catalog(tmp_path)
     target = "openai/gpt-oss-20b"
     runs = tuple(run for run in catalog.speeds[target] if run.file == path.name)
-    catalog = replace(catalog, speeds={target: runs})
+    # Without a model of the GPU there are no estimates of the K that were not measured.
+    model = catalog.speed_model.model_copy(update={"gpus": ()})
+    catalog = replace(catalog, speeds={target: runs}, speed_model=model)
     options = VerdictOptions(pair=f"{target}+p-eagle", gpu="H200", loads=(1, 8, 64))
     sizes = {"short-prompt": SHORT.size}
     (decided,) = make_verdict(options, catalog, sizes).workloads
