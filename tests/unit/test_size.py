@@ -8,16 +8,16 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_158, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_157, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_878, 3_600),
     "vllm": (678, 500),
     "catalog": (1_986, 1_800),
     "checkpoints": (1_957, 1_550),
     "checks": (2_154, 2_300),
-    "fit": (1_717, 1_700),
-    "speed": (1_708, 1_500),
-    "planning": (5_017, 3_850),
-    "render": (3_387, 3_000),
+    "fit": (1_708, 1_700),
+    "speed": (1_695, 1_500),
+    "planning": (4_981, 3_850),
+    "render": (3_368, 3_000),
     "engine": (2_887, 1_800),
     "images": (773, 700),
     "aws": (2_889, 2_600),
@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_622, 3_100),
     "train": (2_472, 1_500),
     "sandbox": (4_969, 5_360),
-    "cli": (8_378, 6_200),
+    "cli": (8_371, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_879, 242
+MOST_LINES, MOST_FILES = 60_794, 242
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

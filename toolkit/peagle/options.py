@@ -95,9 +95,9 @@ class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
     Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
-    four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
-    head or target that the catalogue does not have, ``chosen_by`` is the file of the verdict that
-    chose drafter and K, ``fitting_length`` is the longest default context that fits.
+    three fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
+    head or target that the catalogue does not have, ``fitting_length`` is the longest default
+    context that fits.
     """
 
     pair: str
@@ -319,7 +319,6 @@ class Options(Frozen):
     permissions_boundary: str | None = _key(
         "Company", "text", "Policy that bounds roles that are created.", "ARN"
     )
-    chosen_by: str | None = None
     fitting_length: int | None = None
     drafter_checkpoint: Checkpoint | None = None
     target_checkpoint: Checkpoint | None = None
@@ -342,7 +341,7 @@ class Options(Frozen):
         }
 
 
-_NOT_RECORDED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
+_NOT_RECORDED = ("fitting_length", "drafter_checkpoint", "target_checkpoint")
 
 engine_option = partial(_option, "Options")
 """A field of EngineOptions, which a plan does not have."""

@@ -24,14 +24,14 @@ def constants(node: ast.expr, names: Mapping[str, set[str]]) -> set[str]:
 
 
 def reasons_in(file: Path) -> Iterator[tuple[str, set[str]]]:
-    """Each code with the names of its values, by the calls of ``reason`` in a file."""
+    """Each code with the names of its values, by the calls in a file."""
     tree = ast.walk(ast.parse(file.read_text()))
     nodes = [node for node in tree if isinstance(node, ast.Assign | ast.Call)]
     names = dict[str, set[str]]()  # what is assigned since the last call
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code":
             names.setdefault("code", set()).update(constants(node.value, {}))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "reason":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("reason", "log.explain"):
             assert all(keyword.arg for keyword in node.keywords), ast.unparse(node)
             values = {str(keyword.arg) for keyword in node.keywords}
             for code in constants(node.args[2], names):
@@ -39,7 +39,11 @@ def reasons_in(file: Path) -> Iterator[tuple[str, set[str]]]:
             names.clear()
 
 
-FILES = [file for file in sorted(ROOT.rglob("*.py")) if re.search(r"\breason\(", file.read_text())]
+FILES = [
+    file
+    for file in sorted(ROOT.rglob("*.py"))
+    if re.search(r"\b(reason|log\.explain)\(", file.read_text()) and file.name != "plan.py"
+]
 CALLS = [entry for file in FILES for entry in reasons_in(file)]
 
 

@@ -15,7 +15,7 @@ from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.plan import Weights
+from peagle.planning.plan import Decisions, Weights
 from peagle.planning.weights import choose_timeouts
 from peagle.render import render
 from peagle.render.formats import cloudformation
@@ -258,9 +258,9 @@ TIMEOUTS: dict[str, tuple[Weights, int, dict[str, Any], tuple[int, int, list[str
 @pytest.mark.parametrize("name", TIMEOUTS)
 def test_the_bounds_of_the_timeouts(name: str) -> None:
     weights, size, asked, (download, startup, codes) = TIMEOUTS[name]
-    decided = choose_timeouts(Options(pair="chat", **asked), [(weights, size)], gpus=1)
-    assert [decision.value for decision in decided] == [download, startup]
-    assert [finding.code for each in decided for finding in each.findings] == codes
-    reasons = [[because.code for because in decision.reasons] for decision in decided]
+    log, options = Decisions(), Options(pair="chat", **asked)
+    assert choose_timeouts(options, [(weights, size)], 1, log) == (download, startup)
+    assert [finding.code for finding in log.findings] == codes
     copied = "copied-from-s3" if weights.kind == "s3" else "not-copied"
-    assert reasons == ([[], []] if asked else [[copied], ["time-to-start"]])
+    reasons = [because.code for because in log.reasons]
+    assert reasons == ([] if asked else [copied, "time-to-start"])

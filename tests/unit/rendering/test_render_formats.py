@@ -55,7 +55,7 @@ def test_golden_files(format: str, shape: str) -> None:
             content = file.content.replace(serve_digest().encode(), b"DIGEST-OF-SERVE")
             content = re.sub(rb'(peagle\.content=")[0-9a-f]{64}', rb"\1DIGEST-OF-CONTENT", content)
             content = re.sub(rb"(-gpu-)[0-9a-f]{12}\b", rb"\1DIGEST", content)
-            content = re.sub(rb"(?<=_FOLDER:-)/\S+(?=/peagle/tiny/)", b"/model_catalog", content)
+            content = re.sub(rb"(?<=source: )/\S+(?=/peagle/tiny/)", b"/model_catalog", content)
             assert_golden(f"rendered/{shape}/{format}/{name}", content)
 
 

@@ -178,7 +178,7 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
             changed_case, changed_fit = _cases(other, catalog, pair)
         except UserError:
             return None
-        return None if errors(_check_rules(changed_case, changed_fit, ("load",))) else changed_fit
+        return None if errors(_check_rules(changed_case, "load")) else changed_fit
 
     advice: tuple[Advice, ...] = ()
     if refusal:
@@ -186,7 +186,7 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         advice = advise(fitted, changed, catalog.instances, most)
     # A version's warnings concern what is served, not memory.
     findings = [
-        *_check_rules(case, fitted, ("target", "head", "load")),
+        *_check_rules(case, "target", "head", "load"),
         *_estimated(case),
     ]
     engine = fitted.engine
@@ -305,24 +305,15 @@ def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
     return next(fitting, None) or next(enough, cases[-1])
 
 
-def _check_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
+def _check_rules(case: Case, *subjects: About) -> list[Finding]:
     """Errors and warnings about the subjects, and errors about versions and the GPU."""
-    on_gpu, engine = case, fitted.engine
-    if case.instance is None:
-        # The rules about versions look at an instance type with the GPU of the memory estimate.
-        alike = (
-            instance
-            for instance in case.instances.instances
-            if (instance.gpu, instance.capability) == (engine.gpu, engine.capability)
-        )
-        on_gpu = replace(case, instance=next(alike, None))
     findings = [
         finding
         for subject in subjects
         for finding in check(case, about=subject)
         if finding.level != "note"
     ]
-    findings += errors(check(on_gpu, about="version"))
+    findings += errors(check(case, about="version"))
     return findings + errors(check(case, only=_ABOUT_THE_GPU))
 
 

@@ -99,8 +99,9 @@ def _plan_until_same(
         if best in plans:
             last, plan = plans.popitem()
             return plan, size, entry, last
-        changes: dict[str, object] = {"chosen_by": file.name}
-        changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
+        changes: dict[str, object] = {"speculation": False}
+        if best.k:
+            changes = {"drafter": best.drafter, "k": best.k}
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
         vllm = plan.runtime.vllm
         if versions.compare(vllm, verdict.vllm) != 0:

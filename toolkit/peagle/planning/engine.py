@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from peagle.case import applicable, build_case, engine_settings, prefix_caching_with
+from peagle.case import applicable, build_case, engine_settings
 from peagle.catalog.schema import EngineSetting
 from peagle.checks import check
 from peagle.checks.facts import digest_in, needs_vocabulary
 from peagle.errors import Refused
-from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.plan import Decision, Decisions, Plan, Reason, reason
+from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION
+from peagle.planning.plan import Decisions, Plan, Reason, reason
 from peagle.planning.speculation import SelectedPair, speculative_config
 from peagle.planning.weights import LOADER, pin_variables, streamer_variables
-from peagle.vllm.defaults import CAPTURE_SIZE, NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
+from peagle.vllm.defaults import CAPTURE_SIZE
 from peagle.vllm.environment import (
     Value,
     check_environment,
@@ -40,18 +37,18 @@ _UTILIZATION = "gpu-memory-utilization"
 
 
 def configure_engine(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
 ) -> Plan:
     """The plan with the engine's arguments and environment, and the rules' findings about them.
 
     Raises UserError for an environment that SageMaker rejects, and Refused for a secret in it: no
     plan, and so no plan file, ever contains one.
     """
-    load, record = candidate.load, decisions.record
-    streamed = streamer_variables(plan, options, pair, candidate)
-    arguments = record(_build_arguments(plan, options, candidate))
-    extra = record(_build_environment(plan, options, candidate))
-    planned = to_environment(arguments) | extra | record(streamed)
+    load = candidate.load
+    arguments = _build_arguments(plan, options, candidate, log)
+    extra = _build_environment(plan, options, candidate, log)
+    streamed = streamer_variables(plan, options, pair, candidate, log)
+    planned = to_environment(arguments) | extra | streamed
     if digest := digest_in(plan.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
@@ -71,8 +68,8 @@ def configure_engine(
         "ami": options.ami or plan.runtime.ami,
         "environment": environment,
     }
-    if graphs := candidate.engine.graphs:
-        decided["settings"] = {**options.settings, CAPTURE_SIZE: str(graphs.size)}
+    if tokens := candidate.engine.graph_tokens:
+        decided["settings"] = {**options.settings, CAPTURE_SIZE: str(tokens)}
     case = build_case(
         load.catalog,
         pair.target,
@@ -84,13 +81,13 @@ def configure_engine(
     for finding in findings:
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)
-    decisions.findings += findings
+    log.findings += findings
     return plan.model_copy(update={"engine_arguments": arguments, "environment": environment})
 
 
 def _build_environment(
-    plan: Plan, options: Options, candidate: Candidate
-) -> Decision[dict[str, str]]:
+    plan: Plan, options: Options, candidate: Candidate, log: Decisions
+) -> dict[str, str]:
     """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     target, instance, reasons = candidate.load.target, candidate.instance, [_NO_RESTART]
     if instance.nvme_gb and any(weights.kind == "hub" for weights in plan.weights.values()):
@@ -102,27 +99,28 @@ def _build_environment(
             reasons.append(reason(VOCABULARY_VARIABLE, folder, "isolated-vocabulary", file=file))
     settings = applicable(target.environment, instance.gpu_architecture, plan.runtime.vllm)
     reasons += [_setting_reason(setting.name, setting) for setting in settings]
-    environment = {because.what: because.value for because in reasons}
-    planned = (because for because in reasons if because.what not in options.environment)
-    return Decision(environment, tuple(planned))
+    log.reasons += (each for each in reasons if each.what not in options.environment)
+    return {because.what: because.value for because in reasons}
 
 
 def _build_arguments(
-    plan: Plan, options: Options, candidate: Candidate
-) -> Decision[tuple[str, ...]]:
+    plan: Plan, options: Options, candidate: Candidate, log: Decisions
+) -> tuple[str, ...]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     load, weights, drafter = candidate.load, plan.target.weights, candidate.drafter
     architecture = candidate.instance.gpu_architecture
     settings = engine_settings(load.target, drafter, architecture, load.vllm, load.catalog.runtimes)
     values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
     reasons = {name: _setting_reason(f"--{name}", setting) for name, setting in settings.items()}
-    if graphs := candidate.engine.graphs:
-        values[CAPTURE_SIZE] = graphs.size
+    if tokens := candidate.engine.graph_tokens:
+        values[CAPTURE_SIZE] = tokens
         reasons[CAPTURE_SIZE] = reason(
-            f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
-            requests=load.requests_per_engine, k=candidate.k, tokens=graphs.tokens,
-            default=graphs.default, percent=round(100 * graphs.saved_share), turn=graphs.turn,
-        )  # fmt: skip
+            f"--{CAPTURE_SIZE}",
+            tokens,
+            "cuda-graphs-of-load",
+            requests=load.requests_per_engine,
+            turn=candidate.engine.for_turn,
+        )
     if weights.streamed:
         values[_LOAD_FORMAT] = LOADER
         reasons[_LOAD_FORMAT] = reason(f"--{_LOAD_FORMAT}", LOADER, "weights-by-stream")
@@ -138,8 +136,7 @@ def _build_arguments(
         *("--max-num-seqs", str(load.concurrency)),
         *("--tensor-parallel-size", str(candidate.gpus)),
     ]
-    planned = {*values, *overrides}
-    if _UTILIZATION not in planned:
+    if _UTILIZATION not in {*values, *overrides}:
         arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
     decided = [because for name, because in reasons.items() if name in values]
     values |= {name: switch_or_text(text) for name, text in overrides.items() if text}
@@ -151,26 +148,8 @@ def _build_arguments(
     if plan.speculation is not None:
         config = speculative_config(plan.speculation, plan.weights.get("drafter"))
         arguments += ["--speculative-config", config]
-    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
-        decided += _prefix_caching_reasons(load, candidate)
-    return Decision(tuple(arguments), tuple(decided))
-
-
-def _prefix_caching_reasons(load: Load, candidate: Candidate) -> Iterator[Reason]:
-    """Why it stays on, as by default in vLLM, with a drafter, and what a hit loses."""
-    drafter = candidate.drafter
-    caching = prefix_caching_with(load.target, drafter, load.vllm, load.catalog.runtimes)
-    if caching is not None and drafter is not None:
-        blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
-        yield reason(
-            f"--{PREFIX_CACHING}",
-            "true",
-            "prefix-caching-works",
-            says=caching.says,
-            source=caching.source,
-            tokens=tokens_lost(drafter.method, blocks),
-            groups=len(blocks) if len(blocks) > 1 else None,
-        )
+    log.reasons += decided
+    return tuple(arguments)
 
 
 def as_text(value: Value) -> str:

@@ -13,7 +13,7 @@ from peagle.fit.estimate import refusal_reason
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest
 from peagle.planning.operation import reserved
-from peagle.planning.plan import Copies, Decision, Reason, reason
+from peagle.planning.plan import Copies, Decisions, Reason, reason
 from peagle.planning.search import Selection
 from peagle.planning.speculation import SpeedsByK
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
@@ -83,8 +83,7 @@ def _gpus_reason(candidate: Candidate) -> Reason:
 
 def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     """What speculation changes: the cost per output token, else the speed."""
-    candidate, options = selection.candidate, selection.candidate.options
-    drafter, what = candidate.drafter, "speculation"
+    candidate, drafter, what = selection.candidate, selection.candidate.drafter, "speculation"
     value = f"{drafter.name}, K={candidate.k}" if drafter else "none"
     if selection.unknown is not None and selection.unknown.drafter is not None:
         return reason(what, value, "drafter-unknown", drafter=selection.unknown.drafter.name)
@@ -124,55 +123,50 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
         )
     if drafter is None and not selection.speculating:
         return reason(what, value, "drafter-too-large")
-    is_named = options.drafter is not None or "+" in options.pair
-    if options.chosen_by is not None:
-        return reason(what, value, "verdict-drafter", verdict=options.chosen_by)
-    return reason(what, value, "named-drafter" if is_named else "default-drafter")
+    return reason(what, value, "speed-unknown")
 
 
-def choose_count(options: Options, candidate: Candidate) -> Decision[int]:
+def choose_count(options: Options, candidate: Candidate, log: Decisions) -> int:
     """The number of instances."""
     count, held = candidate.count, candidate.engine.most_requests * candidate.copies
     if options.instance_count is not None:
-        return Decision(options.instance_count)
+        return options.instance_count
     what = "instance_count"
     if count == 1:
-        because = reason(what, count, "one-serves")
+        log.explain(what, count, "one-serves")
     elif options.within is not None:
-        because = reason(what, count, "done-in-time")
+        log.explain(what, count, "done-in-time")
     elif count in (options.min_instances, options.max_instances):
-        because = reason(what, count, "bound-of-scaling")
+        log.explain(what, count, "bound-of-scaling")
     elif held * (count - 1) < candidate.load.requests_per_engine * candidate.engines:
-        because = reason(what, count, "cache-of-one", requests=held)
+        log.explain(what, count, "cache-of-one", requests=held)
     else:
-        because = reason(
+        log.explain(
             what,
             count,
             "fewer-too-slow",
             tokens_per_second=candidate.tokens_per_second,
             basis=candidate.performance.basis,
         )
-    return Decision(count, (because,))
+    return count
 
 
-def choose_copies(options: Options, candidate: Candidate) -> Decision[Copies | None]:
+def choose_copies(options: Options, candidate: Candidate, log: Decisions) -> Copies | None:
     """The engines on each instance and what each reserves; ``None`` without copies."""
     if not candidate.has_copies:
-        return Decision(None)
+        return None
     copies, size = candidate.copies, candidate.gpus
-    reservation = reserved(candidate.instance, copies, size)
-    if options.copies != AUTO:
-        return Decision(reservation)
-    because = reason(
-        "copies",
-        copies,
-        "copies-share-gpus",
-        gpus_each=size,
-        used=copies * size,
-        gpus=candidate.instance.gpu_count,
-        usd_per_million_tokens=candidate.usd_per_million_tokens,
-    )
-    return Decision(reservation, (because,))
+    if options.copies == AUTO:
+        log.explain(
+            "copies",
+            copies,
+            "copies-share-gpus",
+            gpus_each=size,
+            used=copies * size,
+            gpus=candidate.instance.gpu_count,
+            usd_per_million_tokens=candidate.usd_per_million_tokens,
+        )
+    return reserved(candidate.instance, copies, size)
 
 
 def instances_text(candidate: Candidate) -> str:

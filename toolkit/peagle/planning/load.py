@@ -11,14 +11,13 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import HERE, Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, use_option
-from peagle.findings import Finding, error, warning
+from peagle.findings import error, warning
 from peagle.fit.building import draft_model, fit_case, target_model
 from peagle.fit.estimate import (
     Fit,
@@ -30,7 +29,7 @@ from peagle.fit.estimate import (
     missing_bytes,
 )
 from peagle.options import Options
-from peagle.planning.plan import Decision, reason
+from peagle.planning.plan import Decisions, reason
 from peagle.speed.acceptance import Acceptance, Performance, find_acceptance, names_in_runs
 from peagle.speed.estimate import on_engine, performance, slots, turn_step_tokens
 from peagle.speed.ranking import SAME_ESTIMATE_SHARE
@@ -82,29 +81,13 @@ def with_workload(options: Options) -> Options:
     )
 
 
-def choose_length(options: Options, target: Target) -> Decision[int]:
+def choose_length(options: Options, target: Target, log: Decisions) -> int:
     """The longest context in tokens, at most what the target supports; the rules report a longer
     one from the options. By default the target's, or what requests and the further turns of a
     conversation need, as a power of two; less where only that fits."""
-    if options.max_model_len is not None:
-        return Decision(min(options.max_model_len, target.architecture.max_positions))
-    usual, fitting = _usual_length(options, target), options.fitting_length
-    length = usual.value
-    if fitting is None or fitting >= length:
-        return usual
-    on = options.instance_type
-    on = "this machine" if on == HERE else on
-    where = f" on {on}" if on else ", on any instance type"
-    message = f"the default context of {length:,} tokens does not fit{where}: "
-    message += f"{fitting:,} are planned"
-    confirm = use_option("--max-model-len", fitting, verb="confirm it with")
-    shortened = warning("context-shortened", "max_model_len", message, confirm)
-    because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
-    return Decision(fitting, (because,), (shortened,))
-
-
-def _usual_length(options: Options, target: Target) -> Decision[int]:
     longest, length = target.architecture.max_positions, target.default_max_model_len
+    if options.max_model_len is not None:
+        return min(options.max_model_len, longest)
     because = reason("max_model_len", f"{length:,}", "context-of-target", target=target.id)
     cached, turns = options.cached_prompt_tokens, None
     needed = (options.prompt_tokens or 0) + (options.output_tokens or USUAL_WORKLOAD.output_tokens)
@@ -119,7 +102,18 @@ def _usual_length(options: Options, target: Target) -> Decision[int]:
     if length >= longest:
         length = longest
         because = reason("max_model_len", f"{length:,}", "context-at-maximum", target=target.id)
-    return Decision(length, (because,))
+    fitting, on = options.fitting_length, options.instance_type
+    if fitting is not None and fitting < length:
+        on = "this machine" if on == HERE else on
+        where = f" on {on}" if on else ", on any instance type"
+        message = f"the default context of {length:,} tokens does not fit{where}: "
+        message += f"{fitting:,} are planned"
+        confirm = use_option("--max-model-len", fitting, verb="confirm it with")
+        log.findings.append(warning("context-shortened", "max_model_len", message, confirm))
+        because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
+        length = fitting
+    log.reasons.append(because)
+    return length
 
 
 def shorter_contexts(usual: int, least: int) -> Iterator[int]:
@@ -131,21 +125,22 @@ def shorter_contexts(usual: int, least: int) -> Iterator[int]:
     yield min(usual, least)
 
 
-def choose_concurrency(options: Options) -> Decision[int]:
+def choose_concurrency(options: Options, log: Decisions) -> int:
     """The number of concurrent requests; excess requests queue."""
-    if options.concurrency is not None:
-        return Decision(options.concurrency)
-    because = reason("concurrency", USUAL_CONCURRENCY, "default-concurrency")
-    return Decision(USUAL_CONCURRENCY, (because,))
+    if options.concurrency is None:
+        log.explain("concurrency", USUAL_CONCURRENCY, "default-concurrency")
+    return options.concurrency or USUAL_CONCURRENCY
 
 
-def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
+def choose_workload(
+    options: Options, target: Target, max_model_len: int, log: Decisions
+) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
     An error reports requests that exceed it. Raises UserError as ``choose_size_of_requests`` does.
     """
     prompt, output = options.prompt_tokens, options.output_tokens
-    workload, findings = choose_size_of_requests(options, max_model_len), list[Finding]()
+    workload = choose_size_of_requests(options, max_model_len)
     if (prompt or output) and workload.tokens > max_model_len:
         needed = (prompt or USUAL_WORKLOAD.prompt_tokens) + (output or USUAL_WORKLOAD.output_tokens)
         message = f"requests of {needed:,} tokens exceed the context of {max_model_len:,} tokens"
@@ -154,12 +149,11 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         if needed <= target.architecture.max_positions:
             fix = use_option("--max-model-len", needed, f", or {fix.sentence}")
         where = "prompt_tokens" if prompt else "output_tokens"
-        findings.append(error("requests-above-context", where, message, fix))
-    if prompt is not None and output is not None:
-        return Decision(workload, findings=tuple(findings))
-    shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
-    because = reason("workload", shown, "default-workload")
-    return Decision(workload, (because,), tuple(findings))
+        log.findings.append(error("requests-above-context", where, message, fix))
+    if prompt is None or output is None:
+        shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
+        log.explain("workload", shown, "default-workload")
+    return workload
 
 
 def choose_size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
@@ -194,28 +188,19 @@ _LARGEST_OF_TURN = 1024
 """Tokens up to which CUDA graphs of steps with a prompt were measured."""
 
 
-class GraphSizes(NamedTuple):
-    """Why there are larger CUDA graphs, in tokens: a step of all requests, with a ``turn`` the
-    prompt of one, and the largest graph by default. ``saved_share`` is estimated, of its time."""
-
-    size: int
-    tokens: int
-    default: int
-    saved_share: float
-    turn: bool
-
-
 @dataclass(frozen=True)
 class EngineFit:
     """One engine on GPUs of a kind: input and result of the memory model. ``cache_share`` is what
     the cache must hold of each request of the load, ``shared`` what it holds once for all, in
-    requests of max-model-len. ``graphs`` are the CUDA graphs beyond vLLM's default."""
+    requests of max-model-len. ``graph_tokens`` is the size of the largest CUDA graph where it is
+    beyond vLLM's default, and ``for_turn`` whether that is for a step with the prompt of a turn."""
 
     case: FitCase
     fit: Fit
     cache_share: float
     shared: float
-    graphs: GraphSizes | None = None
+    graph_tokens: int | None = None
+    for_turn: bool = False
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -225,7 +210,7 @@ class EngineFit:
     def with_default_graphs(self, k: int) -> FitCase:
         """The case with this K, and with vLLM's CUDA graphs unless the user decides about them."""
         case = self.case._replace(engine=self.case.engine._replace(k=k))
-        return _with_size(case, None) if self.graphs else case
+        return _with_size(case, None) if self.graph_tokens else case
 
     @cached_property
     def most_requests(self) -> int:
@@ -391,14 +376,16 @@ class Load:
     def _with_graphs(self, engine: EngineFit) -> EngineFit:
         """The engine with the first CUDA graphs with which it holds the load as before."""
         held = min(engine.most_requests, self.requests_per_engine)
-        for graphs in self._find_graphs(engine):
-            case = _with_size(engine.case, graphs.size)
-            larger = replace(engine, case=case, fit=compute_fit(case), graphs=graphs)
+        for size, for_turn in self._find_graphs(engine):
+            case = _with_size(engine.case, size)
+            larger = EngineFit(
+                case, compute_fit(case), engine.cache_share, engine.shared, size, for_turn
+            )
             if larger.fit.fits and larger.most_requests >= held:
                 return larger
         return engine
 
-    def _find_graphs(self, engine: EngineFit) -> Iterator[GraphSizes]:
+    def _find_graphs(self, engine: EngineFit) -> Iterator[tuple[int, bool]]:
         """The CUDA graphs for a step of an engine's requests, in conversations first those for one
         that also has the prompt of a turn. None where vLLM's default has them, where the user
         decides, and where they save no time."""
@@ -429,7 +416,7 @@ class Load:
             graphs = default.with_graphs(size, size)
             saved = 1 - seconds(graphs, tokens, is_turn) / seconds(default, tokens, is_turn)
             if saved > SAME_ESTIMATE_SHARE:
-                yield GraphSizes(size, tokens, default.captured, saved, is_turn)
+                yield size, is_turn
 
     def engine_on(
         self, instance: Instance, requests: int, drafter: Drafter | None, k: int

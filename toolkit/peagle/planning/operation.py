@@ -17,23 +17,21 @@ from bisect import bisect_left
 
 from peagle.catalog.tables import Instance
 from peagle.errors import Fix, UserError, use_option
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import error, note, warning
 from peagle.options import AUTO, Options, RolloutKind
 from peagle.planning.candidates import Candidate
 from peagle.planning.plan import (
     AlarmKind,
     Capture,
     Copies,
-    Decision,
+    Decisions,
     Limit,
     Observe,
     Plan,
-    Reason,
     Rollout,
     Scaling,
     Step,
     StepUnit,
-    reason,
 )
 from peagle.s3uri import S3Uri
 from peagle.speed.acceptance import Performance
@@ -66,7 +64,7 @@ def parse_step(text: str, copies: bool = False) -> Step:
     return Step(value=int(match[1]), unit="copies" if copies else "instances")
 
 
-def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
+def choose_rollout(options: Options, plan: Plan, log: Decisions) -> Rollout | None:
     """The rollout of updates, with what it takes; ``None`` where the user asks for none.
 
     Of copies, the new ones need GPUs before the earlier ones end, so one more instance starts, and
@@ -76,7 +74,7 @@ def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
     kind, asked = options.rollout, options.rollout_step
     copies, instance_count, usd_per_hour = plan.copies, plan.instance_count, plan.price_per_hour_usd
     if kind is None:
-        return Decision(None)
+        return None
     if copies is not None and kind != "rolling":
         raise UserError(
             f"--rollout {kind} moves requests between two fleets of instances, and SageMaker "
@@ -86,7 +84,7 @@ def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
         )
     # One instance, or copy, that may become several has the steps of these.
     each = copies.per_instance if copies else 1
-    total, step, findings = instance_count * each, None, list[Finding]()
+    total, step = instance_count * each, None
     total = total if total > 1 else max(instance_count, options.max_instances or 1) * each
     if kind != "all-at-once":
         unit: StepUnit = "copies" if copies else "instances"
@@ -98,7 +96,7 @@ def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
         if total < 2:
             message = f"a {kind} update replaces a part of the {unit}, and the plan has one"
             fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
-            findings.append(error("rollout-one-instance", "rollout", message, fix))
+            log.findings.append(error("rollout-one-instance", "rollout", message, fix))
     extra = 1 if copies else _extra_instances(kind, step, instance_count)
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
     rollout = Rollout(
@@ -111,9 +109,8 @@ def choose_rollout(options: Options, plan: Plan) -> Decision[Rollout | None]:
         ),
         alarms=alarms_for(plan),
     )
-    is_of_copies = copies is not None
-    because = reason("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=is_of_copies)
-    return Decision(rollout, (because,), tuple(findings))
+    log.explain("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=copies is not None)
+    return rollout
 
 
 def _accepted_step(
@@ -223,27 +220,28 @@ def with_copies(options: Options) -> Options:
 
 
 def choose_scaling(
-    options: Options, plan: Plan, candidate: Candidate, start_seconds: int
-) -> Decision[Scaling]:
+    options: Options, plan: Plan, candidate: Candidate, start_seconds: int, log: Decisions
+) -> Scaling:
     """The scaling of the planned instances, or of the copies on them. ``start_seconds`` is about
     how long a new instance takes until it serves, which is how long the first request waits after a
     scale to zero."""
     target, copies, region = options.target_concurrency, plan.copies, plan.region
-    most = _most_requests(candidate, counted(1, copies is not None))
+    if target is None:
+        target = _most_requests(candidate, counted(1, copies is not None), log)
     least = 0 if options.scale_to_zero else options.min_instances or 1
     highest = options.max_instances or candidate.count
     cooldown = max(SHORTEST_SCALE_IN_SECONDS, start_seconds)
     scaling = Scaling(
         min_instances=least,
         max_instances=highest,
-        target_concurrency=most.value if target is None else target,
+        target_concurrency=target,
         scale_in_cooldown_seconds=cooldown,
         scale_out_cooldown_seconds=SCALE_OUT_SECONDS,
         min_copies=least * copies.per_instance if copies else None,
         max_copies=highest * copies.per_instance if copies else None,
         wake_up_seconds=start_seconds if options.scale_to_zero else None,
     )
-    unit, findings = counted(1, scaling.scales_copies), list[Finding]()
+    unit = counted(1, scaling.scales_copies)
     prices = scaling.prices(candidate.usd_per_hour, candidate.count)
     limit = options.max_price_per_hour
     if limit is not None and prices is not None and prices[1] > limit:
@@ -252,21 +250,22 @@ def choose_scaling(
         if allowed > max(1, least):
             fix = use_option("--max-instances", allowed)
         message = f"{highest} instances cost {usd}"
-        findings.append(error("scaling-above-price-limit", "max_instances", message, fix))
+        finding = error("scaling-above-price-limit", "max_instances", message, fix)
+        log.findings.append(finding)
     shown = format_duration(cooldown)
-    because = reason("scale_in_cooldown", shown, "cooldown-of-aws")
     if cooldown > SHORTEST_SCALE_IN_SECONDS:
-        because = reason("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
-    reasons = [because] if target is not None else [*most.reasons, because]
+        log.explain("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
+    else:
+        log.explain("scale_in_cooldown", shown, "cooldown-of-aws")
     reported = candidate.load.catalog.runtimes.scale_to_zero_refused.get(region)
     if options.scale_to_zero and reported:
         message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
         fix = Fix("use another --region, or --max-instances without --scale-to-zero")
-        findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
-    return Decision(scaling, tuple(reasons), tuple(findings))
+        log.findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
+    return scaling
 
 
-def _most_requests(candidate: Candidate, unit: str) -> Decision[int]:
+def _most_requests(candidate: Candidate, unit: str, log: Decisions) -> int:
     """The most requests at a time with which one engine meets the objective and none queues;
     ``unit`` is what has an engine."""
     load, engine, slo = candidate.load, candidate.engine, candidate.options.slo
@@ -290,7 +289,7 @@ def _most_requests(candidate: Candidate, unit: str) -> Decision[int]:
         code = "objective-breaks"
         most, shown, holds_with = low or 1, low + 1, low
     times = speed(shown)
-    because = reason(
+    log.explain(
         "target_concurrency",
         f"{most} per {unit}",
         code,
@@ -302,7 +301,7 @@ def _most_requests(candidate: Candidate, unit: str) -> Decision[int]:
         basis=times.basis,
         holds_with=holds_with,
     )
-    return Decision(most, (because,))
+    return most
 
 
 COPIES_BEFORE_SECONDS = 600
@@ -323,33 +322,33 @@ DEFAULT_CAPTURE_DAYS = 30
 _TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
 
 
-def choose_limit(options: Options, plan: Plan) -> Decision[Limit | None]:
+def choose_limit(options: Options, plan: Plan, log: Decisions) -> Limit | None:
     """The limit that the options set."""
     ttl, budget, usd_per_hour = options.ttl, options.budget, most_usd_per_hour(plan)
     start_seconds = plan.download_timeout_seconds + plan.startup_timeout_seconds
     if ttl is None and budget is None:
-        return Decision(Limit() if options.no_limit else None)
-    limit, findings = Limit(ttl_seconds=ttl, budget_usd=budget), list[Finding]()
+        return Limit() if options.no_limit else None
+    limit = Limit(ttl_seconds=ttl, budget_usd=budget)
     seconds = limit_seconds(limit, usd_per_hour)
     if budget is not None and not usd_per_hour:
         message = f"{format_usd(budget)} last for an unknown time: the price is unknown"
         command = ("peagle", "catalog", "refresh", "--prices", "--region", plan.region)
         fix = Fix("set --ttl instead, or get prices from AWS's price list", command)
-        findings.append(error("budget-without-price", "budget", message, fix))
+        log.findings.append(error("budget-without-price", "budget", message, fix))
     elif seconds is not None and seconds < start_seconds:
         message = (
             f"the endpoint is deleted after {format_duration(seconds)}; to start, it may take up "
             f"to {format_duration(start_seconds)}"
         )
         where = "budget" if ttl is None else "ttl"
-        findings.append(warning("limit-before-start", where, message, "set a later end"))
+        finding = warning("limit-before-start", where, message, "set a later end")
+        log.findings.append(finding)
     if seconds is None:
-        return Decision(limit, findings=tuple(findings))
+        return limit
     before = COPIES_BEFORE_SECONDS if plan.copies else None
     shown = limit_text(limit, usd_per_hour)
-    because = reason("limit", shown, "end-by-ttl", copies_seconds_before=before)
     if budget is not None and usd_per_hour:
-        because = reason(
+        log.explain(
             "limit",
             shown,
             "end-by-budget",
@@ -359,7 +358,9 @@ def choose_limit(options: Options, plan: Plan) -> Decision[Limit | None]:
             ttl_seconds=ttl,
             copies_seconds_before=before,
         )
-    return Decision(limit, (because,), tuple(findings))
+    else:
+        log.explain("limit", shown, "end-by-ttl", copies_seconds_before=before)
+    return limit
 
 
 def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
@@ -401,7 +402,7 @@ def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
     return f"{format_duration(seconds)}{cost}"
 
 
-def choose_observe(options: Options, plan: Plan) -> Decision[Observe | None]:
+def choose_observe(options: Options, plan: Plan, log: Decisions) -> Observe | None:
     """What the user asks for; ``None`` for nothing. Raises UserError for values that AWS does not
     accept."""
     days, topic = options.log_retention, options.alarm_topic
@@ -410,27 +411,24 @@ def choose_observe(options: Options, plan: Plan) -> Decision[Observe | None]:
     _check_topic(topic, plan.region)
     capture = _choose_capture(options)
     if not (options.observe or days or capture or topic):
-        return Decision(None)
-    reasons: tuple[Reason, ...] = ()
+        return None
     alarms: tuple[AlarmKind, ...] = ()
-    findings = []
     if options.observe:
         alarms = (*alarms_for(plan), "load")
         if days is None:
             days = DEFAULT_LOG_DAYS
-            reasons = (reason("log retention", f"{days} days", "log-without-end"),)
+            log.explain("log retention", f"{days} days", "log-without-end")
         if topic is None:
             message = "the alarms change their state in CloudWatch, and send no notification"
             fix = "add alarm_topic with an SNS topic"
-            findings.append(note("no-alarm-topic", "--observe", message, fix))
-    observe = Observe(
+            log.findings.append(note("no-alarm-topic", "--observe", message, fix))
+    return Observe(
         dashboard=options.observe,
         log_retention_days=days,
         capture=capture,
         alarms=alarms,
         alarm_topic=topic,
     )
-    return Decision(observe, reasons, tuple(findings))
 
 
 def _check_topic(topic: str | None, region: str) -> None:

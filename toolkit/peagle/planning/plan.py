@@ -2,8 +2,8 @@
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -17,8 +17,6 @@ from peagle.planning.company import Company
 from peagle.speed.acceptance import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text
 from peagle.workload import Slo, Workload, WorkloadName
-
-T = TypeVar("T")
 
 PLAN_FORMAT = 1
 """Incremented when plan files of earlier versions can no longer be read."""
@@ -504,26 +502,16 @@ def parse_plan(fields: dict[str, Any]) -> Plan:
     return Plan.model_validate_json(json.dumps(fields))
 
 
-@dataclass(frozen=True)
-class Decision(Generic[T]):
-    """The result of a planning step. ``reasons`` is empty if the user set the value."""
-
-    value: T
-    reasons: tuple[Reason, ...] = ()
-    findings: tuple[Finding, ...] = ()
-
-
+@dataclass
 class Decisions:
-    """Collects reasons and findings in the order of the decisions."""
+    """The reasons and findings of log, in their order. What the user sets has no reason."""
 
-    def __init__(self) -> None:
-        self.reasons: list[Reason] = []
-        self.findings: list[Finding] = []
+    reasons: list[Reason] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
-    def record(self, choice: Decision[T]) -> T:
-        self.reasons += choice.reasons
-        self.findings += choice.findings
-        return choice.value
+    def explain(self, what: str, value: object, code: str, /, **values: Detail | None) -> None:
+        """Add the reason of a decision."""
+        self.reasons.append(reason(what, value, code, **values))
 
 
 def price_origin(plan: Plan) -> str:

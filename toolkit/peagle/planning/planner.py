@@ -1,7 +1,7 @@
 """Options and catalogue become a Plan.
 
-Every step is a function that returns a Decision: a value, its reasons, and findings. No step uses
-the network, the clock or the disk.
+Every step is a function that returns what it decides, and adds its reasons and findings to
+``Decisions``. No step uses the network, the clock or the disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from peagle.planning.operation import (
 from peagle.planning.overrides import check_options
 from peagle.planning.plan import (
     ABOUT_AWS,
-    Decision,
     Decisions,
     DrafterChoice,
     Plan,
@@ -45,7 +44,6 @@ from peagle.planning.plan import (
     RuntimeChoice,
     SpeedEstimate,
     TargetChoice,
-    reason,
 )
 from peagle.planning.runtime import (
     choose_ami,
@@ -86,26 +84,26 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions, asked = Decisions(), options
-    options, requested = _prepare(options, catalog)
-    options, options_alone = _choose_batch_load(options, catalog, requested.value, decisions)
-    search, alone = _search(options, catalog, requested.value), None
+    log, about_pair, asked = Decisions(), Decisions(), options
+    options, pair = _prepare(options, catalog, about_pair)
+    options, options_alone = _choose_batch_load(options, catalog, pair, log)
+    search, alone = _search(options, catalog, pair), None
     if options_alone != options:
-        alone = _search(options_alone, catalog, requested.value).with_drafter(None)
+        alone = _search(options_alone, catalog, pair).with_drafter(None)
     selection = select(search, alone)
-    decisions.findings += requested.findings
-    if selection.candidate.drafter == requested.value.drafter:
-        decisions.reasons += requested.reasons
-    pair = replace(requested.value, drafter=selection.candidate.drafter)
-    plan, candidate = _place(options, asked, pair, selection, decisions)
-    plan = configure_engine(plan, options, pair, candidate, decisions)
-    plan = _operate(plan, options, pair, candidate, decisions)
-    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
+    log.findings += about_pair.findings
+    if selection.candidate.drafter == pair.drafter:
+        log.reasons += about_pair.reasons
+    pair = replace(pair, drafter=selection.candidate.drafter)
+    plan, candidate = _place(options, asked, pair, selection, log)
+    plan = configure_engine(plan, options, pair, candidate, log)
+    plan = _operate(plan, options, pair, candidate, log)
+    findings = sorted(dict.fromkeys(log.findings), key=severity)
     skipped = ABOUT_AWS if plan.is_here else ()
     return plan.model_copy(
         update={
             "findings": tuple(finding for finding in findings if finding.code not in skipped),
-            "reasons": tuple(decisions.reasons),
+            "reasons": tuple(log.reasons),
         }
     )
 
@@ -115,31 +113,28 @@ def _place(
     asked: Options,
     pair: SelectedPair,
     selection: Selection,
-    decisions: Decisions,
+    log: Decisions,
 ) -> tuple[Plan, Candidate]:
     """What is served and on what: the plan before its engine and its operation, and the candidate
     with the memory of its share of the load."""
-    record, search, candidate = decisions.record, selection.search, selection.candidate
-    load, catalog, target, drafter = candidate.load, search.load.catalog, pair.target, pair.drafter
+    search, candidate, load = selection.search, selection.candidate, selection.candidate.load
+    catalog, target, drafter = load.catalog, pair.target, pair.drafter
     compared = search.compared(candidate)
-    record(explain_k(options, pair, candidate, compared))
-    name = record(choose_name(options, pair))
-    region = record(choose_region(options, catalog.runtimes))
-    runtime = record(choose_runtime(options, catalog, target, drafter))
-    image = record(choose_image(options, catalog, runtime, region, pair))
-    length = record(choose_length(options, target))
-    record(choose_workload(options, target, length))
-    record(choose_concurrency(options))
-    decisions.reasons += selection_reasons(selection, compared)
-    decisions.findings += review(selection)
+    explain_k(options, pair, candidate, compared, log)
+    name = choose_name(options, pair, log)
+    region = choose_region(options, catalog.runtimes, log)
+    runtime = choose_runtime(options, catalog, target, drafter, log)
+    image = choose_image(options, catalog, runtime, region, pair, log)
+    choose_workload(options, target, choose_length(options, target, log), log)
+    choose_concurrency(options, log)
+    log.reasons += selection_reasons(selection, compared)
+    log.findings += review(selection)
     engine = load.engine(candidate.instance, candidate.gpus, drafter, candidate.k)
     candidate = replace(candidate, engine=engine)
-    ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
-    count, copies = (
-        record(choose_count(options, candidate)),
-        record(choose_copies(options, candidate)),
-    )
-    weights, head = record(place_weights(options, catalog, pair, name))
+    ami = choose_ami(options, catalog.runtimes, runtime, candidate.instance.type, log)
+    count = choose_count(options, candidate, log)
+    copies = choose_copies(options, candidate, log)
+    weights, head = place_weights(options, catalog, pair, name, log)
     speed = candidate.to_alternative().model_dump(include=set(SpeedEstimate.model_fields))
     choice = None
     if drafter is not None:
@@ -190,44 +185,42 @@ def _place(
 
 
 def _operate(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
 ) -> Plan:
     """The plan with how the endpoint starts, is updated, scales, ends and is observed."""
-    record, load, sizes = (
-        decisions.record,
-        candidate.load,
-        placed_sizes(options, pair, candidate.load),
-    )
-    price = find_price(candidate.instance, plan.region)
-    if price.value is not None or options.max_price_per_hour is None:
-        record(price)  # with a limit, the error of the limit says that it is unknown
-    download, startup = map(record, choose_timeouts(options, sizes, candidate.gpus))
+    sizes = placed_sizes(options, pair, candidate.load)
+    price, about_price = find_price(candidate.instance, plan.region)
+    if price is not None or options.max_price_per_hour is None:
+        log.findings += about_price  # with a limit, its error says that it is unknown
+    download, startup = choose_timeouts(options, sizes, candidate.gpus, log)
     changed: dict[str, Any] = {
-        "price_date": price.value.date.isoformat() if price.value else None,
+        "price_date": price.date.isoformat() if price else None,
         "download_timeout_seconds": download,
         "startup_timeout_seconds": startup,
     }
     if options.max_instances is not None or options.scale_to_zero:
-        seconds = record(start_time(options, sizes, candidate.gpus, load, candidate.instance))
-        changed["scaling"] = record(choose_scaling(options, plan, candidate, seconds))
+        seconds = start_time(
+            options, sizes, candidate.gpus, candidate.load, candidate.instance, log
+        )
+        changed["scaling"] = choose_scaling(options, plan, candidate, seconds, log)
     plan = plan.model_copy(update=changed)
     changed = {
-        "rollout": record(choose_rollout(options, plan)),
-        "limit": record(choose_limit(options, plan)),
-        "observe": record(choose_observe(options, plan)),
+        "rollout": choose_rollout(options, plan, log),
+        "limit": choose_limit(options, plan, log),
+        "observe": choose_observe(options, plan, log),
     }
     return plan.model_copy(update=changed)
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
     """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
-    options, pair = _prepare(options, catalog)
-    search = _search(options, catalog, pair.value)
+    options, pair = _prepare(options, catalog, Decisions())
+    search = _search(options, catalog, pair)
     named = search.named() or search.largest()
     return prefer_known_speed(named, search.with_drafter(None).possible())
 
 
-def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
+def _prepare(options: Options, catalog: Catalog, log: Decisions) -> tuple[Options, SelectedPair]:
     """The pair, and the options with what ``--copies auto`` means, and with a shorter context where
     the default one fits nowhere: on the user's instance type, else on any. Raises UserError."""
     table = catalog.instances
@@ -235,10 +228,9 @@ def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[Sele
     if options.instance_type == HERE:
         options = options.model_copy(update={"instance_count": 1})
     options = with_copies(with_workload(options))
-    requested = choose_drafter(options, catalog)
     if options.max_model_len is not None:
-        return options, requested
-    search = _search(options, catalog, requested.value)
+        return options, choose_drafter(options, catalog, log)
+    search = _search(options, catalog, choose_drafter(options, catalog, Decisions()))
     load, drafter = search.load, search.pair.drafter
     types = sorted(table.instances, key=lambda i: -i.gpu_count * i.gpu_memory_mib)
     if options.instance_type is not None:
@@ -251,22 +243,23 @@ def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[Sele
         tried = product(types, settings)
         if any(shorter.engine_on(instance, 0, *each).fit.fits for instance, each in tried):
             options = options.model_copy(update={"fitting_length": length})
-            return options, choose_drafter(options, catalog)
-    return options, requested
+            break
+    return options, choose_drafter(options, catalog, log)
 
 
 def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
     """The search with the pair before evidence can remove its drafter, and what is compared with
     it; reasons and findings of these decisions are recorded for the final one."""
-    target, length = pair.target, choose_length(options, pair.target).value
+    target, unused = pair.target, Decisions()
+    length = choose_length(options, target, unused)
     load = Load(
         target,
-        choose_runtime(options, catalog, target, pair.drafter).value.vllm,
+        choose_runtime(options, catalog, target, pair.drafter, unused).vllm,
         length,
-        choose_concurrency(options).value,
+        choose_concurrency(options, unused),
         catalog,
         options.settings,
-        choose_workload(options, target, length).value,
+        choose_workload(options, target, length, unused),
         own_head=pair.drafter if pair.own_head is not None else None,
         of_one_size=options.requests is not None,
     )
@@ -276,11 +269,11 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
         # Its speed can be known, that of the pair's drafter cannot.
         pair = replace(pair, drafter=another)
         others = tuple(other for other in others if other != another)
-    return Search(options, pair, load, choose_region(options, catalog.runtimes).value, others)
+    return Search(options, pair, load, choose_region(options, catalog.runtimes, unused), others)
 
 
 def _choose_batch_load(
-    options: Options, catalog: Catalog, pair: SelectedPair, decisions: Decisions
+    options: Options, catalog: Catalog, pair: SelectedPair, log: Decisions
 ) -> tuple[Options, Options]:
     """The options with the number of concurrent requests at which the batch costs least on the best
     candidates, of those that meet what is required; where none does, at which it is the fastest.
@@ -311,8 +304,7 @@ def _choose_batch_load(
     if not best:
         return options, options
     (missed, usd), chosen = best[False]
-    because = reason("concurrency", chosen.concurrency, "batch-lowest-cost", usd=usd)
-    if missed:
-        because = reason("concurrency", chosen.concurrency, "batch-fastest")
-    decisions.reasons.append(because)
+    code = "batch-fastest" if missed else "batch-lowest-cost"
+    usd_of_batch = None if missed else usd
+    log.explain("concurrency", chosen.concurrency, code, usd=usd_of_batch)
     return chosen, best.get(True, best[False])[1]

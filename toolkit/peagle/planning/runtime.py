@@ -22,12 +22,12 @@ from peagle.checks import check
 from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
-from peagle.findings import warning
+from peagle.findings import Finding, warning
 from peagle.options import DEFAULT_REGION as DEFAULT_REGION
 from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
 from peagle.planning.company import prefixed
-from peagle.planning.plan import PRICE_ELSEWHERE, Decision, reason
+from peagle.planning.plan import PRICE_ELSEWHERE, Decisions
 from peagle.planning.speculation import SelectedPair
 from peagle.text import format_usd
 from peagle.vllm import versions
@@ -43,16 +43,17 @@ _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 
-def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
+def choose_region(options: Options, table: RuntimeTable, log: Decisions) -> str:
     """The region. Raises NotFound for one without known AWS images."""
     if options.region is None:
-        return Decision(DEFAULT_REGION, (reason("region", DEFAULT_REGION, "default-region"),))
+        log.explain("region", DEFAULT_REGION, "default-region")
+        return DEFAULT_REGION
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
         raise NotFound(
             f"AWS has no vLLM images in region {options.region!r}", hint, code="region-unknown"
         )
-    return Decision(options.region)
+    return options.region
 
 
 def choose_runtime(
@@ -60,8 +61,9 @@ def choose_runtime(
     catalog: Catalog,
     target: Target,
     drafter: Drafter | None,
+    log: Decisions,
     takes_image: bool = True,
-) -> Decision[Runtime]:
+) -> Runtime:
     """The vLLM version.
 
     Raises NotFound for a version without an image, and Refused if it is also below the pair's
@@ -79,15 +81,20 @@ def choose_runtime(
         too_old = below_minimum(case)
         finding, kind = (too_old, Refused) if too_old else (unknown, NotFound)
         raise kind(finding.message, Fix(finding.fix, finding.command or ()), finding.code)
-    if options.vllm is not None:
-        return Decision(case.runtime)
-    because = reason("vllm", version, "catalogue-vllm", checked=table.checked.isoformat())
-    return Decision(case.runtime, (because,))
+    if options.vllm is None:
+        checked = table.checked.isoformat()
+        log.explain("vllm", version, "catalogue-vllm", checked=checked)
+    return case.runtime
 
 
 def choose_image(
-    options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
-) -> Decision[str]:
+    options: Options,
+    catalog: Catalog,
+    runtime: Runtime,
+    region: str,
+    pair: SelectedPair,
+    log: Decisions,
+) -> str:
     """The image: the user's, or AWS's of that version in that region, with the finding that the
     region lacks it: the rules that check the whole plan take every image with a name for the
     user's."""
@@ -98,8 +105,9 @@ def choose_image(
         asked = Options(pair=options.pair, vllm=runtime.vllm, region=region)
         case = build_case(catalog, pair.target, pair.drafter, asked)
         uri = exact_image_uri(catalog.runtimes, runtime, region)
-        because = reason("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
-        return Decision(uri, (because,), check(case, only={"image-not-in-region"}))
+        log.explain("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
+        log.findings += check(case, only={"image-not-in-region"})
+        return uri
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not an image name",
@@ -107,7 +115,7 @@ def choose_image(
             f"{_MAX_IMAGE_LENGTH} characters",
             code="invalid-image-name",
         )
-    return Decision(image)
+    return image
 
 
 def proof_source(image: str, table: RuntimeTable) -> Literal["counters", "log"]:
@@ -117,19 +125,23 @@ def proof_source(image: str, table: RuntimeTable) -> Literal["counters", "log"]:
 
 
 def choose_ami(
-    options: Options, table: RuntimeTable, runtime: Runtime, instance_type: str
-) -> Decision[str | None]:
+    options: Options,
+    table: RuntimeTable,
+    runtime: Runtime,
+    instance_type: str,
+    log: Decisions,
+) -> str | None:
     """The host AMI of the request; ``None`` for SageMaker's default. The rules judge the user's."""
     if options.ami is not None:
-        return Decision(None if options.ami == DEFAULT_AMI else options.ami)
+        return None if options.ami == DEFAULT_AMI else options.ami
     ami, family = ami_for(table, runtime, instance_type), parse_family(instance_type)
     if ami is None:
-        because = reason("ami", "SageMaker's default", "ami-not-covered", family=family)
+        log.explain("ami", "SageMaker's default", "ami-not-covered", family=family)
     elif family not in table.ami_families:
-        because = reason("ami", ami, "ami-reported", family=family)
+        log.explain("ami", ami, "ami-reported", family=family)
     else:
-        because = reason("ami", ami, "ami-for-driver", cuda=runtime.cuda, family=family)
-    return Decision(ami, (because,))
+        log.explain("ami", ami, "ami-for-driver", cuda=runtime.cuda, family=family)
+    return ami
 
 
 def prefixed_name(endpoint: str) -> str:
@@ -149,7 +161,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
+def choose_name(options: Options, pair: SelectedPair, log: Decisions) -> str:
     """The endpoint's name: the user's, or the target's short name; with the user's prefix, or
     ``peagle-``.
 
@@ -157,16 +169,17 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     """
     prefix = options.name_prefix
     if options.name is not None:
-        return Decision(check_name(prefixed(options.name, prefix)))
+        return check_name(prefixed(options.name, prefix))
     stem = pair.target.short_name
     if not pair.is_default:
         stem += f"-{pair.drafter.name if pair.drafter else 'plain'}"
     stem = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
     name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
-    return Decision(name, (reason("name", name, "name-of-pair"),))
+    log.explain("name", name, "name-of-pair")
+    return name
 
 
-def find_price(instance: Instance, region: str) -> Decision[Price | None]:
+def find_price(instance: Instance, region: str) -> tuple[Price | None, tuple[Finding, ...]]:
     """As ``Instance.price_in``, with a finding unless the price is that of ``region``. A price of
     another region than us-east-1 is named, not used."""
     price = instance.price_in(region)
@@ -178,8 +191,8 @@ def find_price(instance: Instance, region: str) -> Decision[Price | None]:
             other = nearest_region(region, by_region)
             usd = format_usd(by_region[other])
             message += f" in {region}; in {other} it is {usd} an hour"
-        return Decision(None, findings=(warning("price-unknown", "price", message, refresh),))
+        return None, (warning("price-unknown", "price", message, refresh),)
     if price.region == region:
-        return Decision(price)
+        return price, ()
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
-    return Decision(price, findings=(warning(PRICE_ELSEWHERE, "price", message, refresh),))
+    return price, (warning(PRICE_ELSEWHERE, "price", message, refresh),)

@@ -16,6 +16,7 @@ from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import Candidate, find_cheapest, rank, select_best
 from peagle.planning.load import EngineFit, Load
+from peagle.planning.plan import Decisions
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.acceptance import Performance
@@ -205,7 +206,8 @@ class Search:
             key = instance.gpu, gpus, _name(drafter)
             if key not in self._starts:
                 sizes = placed_sizes(options, replace(self.pair, drafter=drafter), self.load)
-                self._starts[key] = start_time(options, sizes, gpus, self.load, instance).value
+                log = Decisions()
+                self._starts[key] = start_time(options, sizes, gpus, self.load, instance, log)
             start = self._starts[key]
         copies = self._copies(instance, gpus)
         busy = min(count * copies, requests)

@@ -18,11 +18,11 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks.rules.head_pairing import PASS_OWN_HEAD, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError
-from peagle.findings import Finding, note, warning
+from peagle.findings import note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load, choose_length, choose_workload
-from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, reason
+from peagle.planning.plan import Decisions, FloorSource, Plan, Speculation, Weights
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import decisive
@@ -58,20 +58,20 @@ class SelectedPair:
         return pair_name(self.target, self.drafter)
 
 
-def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]:
+def choose_drafter(options: Options, catalog: Catalog, log: Decisions) -> SelectedPair:
     """The pair to plan: the named drafter, else the default one, or that for a longer context, or
     the fallback of one whose weights are not public. Raises NotFound and UserError."""
     pair = find_pair(catalog, options.pair)
     target, named = pair.target, pair.drafter if "+" in options.pair else None
     if not options.speculation:
-        return Decision(SelectedPair(target, None, is_default=False))
+        return SelectedPair(target, None, is_default=False)
     if options.drafter is not None:
         name, revision = split_revision(options.drafter)
         try:
             drafter = find_drafter(target, name)
         except NotFound:
             if is_location(name):
-                return _own_head(options, target, named)
+                return _own_head(options, target, named, log)
             raise
         if named not in (None, drafter):
             raise OptionsConflict(
@@ -82,27 +82,27 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
         if revision is not None:
             named = drafter.model_copy(update={"revision": revision})
     if named is None and target.default_drafter is None:
-        return _without_head(options, target, catalog)
+        return _without_head(options, target, catalog, log)
     drafter = named or find_drafter(target, target.default_drafter or "")
     choice = SelectedPair(target, drafter, is_default=drafter.name == target.default_drafter)
     if not drafter.public:
         if drafter.fallback is None:
             raise UserError(f"{drafter.title} is not public", PASS_OWN_HEAD, code="head-not-public")
         fallback = find_drafter(target, drafter.fallback)
-        findings = (replaced_by(drafter, fallback),)
-        return Decision(replace(choice, drafter=fallback), findings=findings)
+        log.findings.append(replaced_by(drafter, fallback))
+        return replace(choice, drafter=fallback)
     if named is not None:
-        return Decision(choice)
-    length = choose_length(options, target).value
-    size = choose_workload(options, target, length).value
+        return choice
+    length = choose_length(options, target, Decisions())
+    size = choose_workload(options, target, length, Decisions())
     if drafter.long_context is not None and is_for_shorter(drafter, length, size.tokens):
         longer = find_drafter(target, drafter.long_context.drafter)
-        because = reason("drafter", longer.name, "drafter-for-length", shorter=drafter.name)
-        return Decision(replace(choice, drafter=longer), (because,))
-    default = reason(
+        log.explain("drafter", longer.name, "drafter-for-length", shorter=drafter.name)
+        return replace(choice, drafter=longer)
+    log.explain(
         "drafter", drafter.name, "drafter-of-target", target=target.id, use=drafter.use or None
     )
-    return Decision(choice, (default,))
+    return choice
 
 
 def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) -> bool:
@@ -128,13 +128,16 @@ def heads_of_same_sizes(
     return [base for base in heads if named in (base[0].id, base[0].weights)] or heads
 
 
-def _without_head(options: Options, target: Target, catalog: Catalog) -> Decision[SelectedPair]:
+def _without_head(
+    options: Options, target: Target, catalog: Catalog, log: Decisions
+) -> SelectedPair:
     """The target alone: no head is known for it. Findings say what its owner can do: n-gram lookup,
     the public head of the only target that it may be a copy of, or training."""
     plan, message = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
     ngram = Fix("n-gram lookup needs no head", (*plan, f"{options.pair}+ngram"))
     message = f"plans of {target.id} do not speculate: {message}"
-    findings = [note(NO_HEAD, "drafter", message, ngram)]
+    findings = log.findings
+    findings.append(note(NO_HEAD, "drafter", message, ngram))
     bases = heads_of_same_sizes(target, catalog, options.target_checkpoint)
     if len(bases) == 1:
         base, weights = bases[0]
@@ -148,14 +151,14 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
     )
     message = f"a head trained for {target.id} has the best acceptance"
     findings.append(note(NO_HEAD, "drafter", message, train))
-    reasons = (
-        reason("drafter", "none", "no-head", target=target.id),
-        reason("speculation", "no", "no-head", target=target.id),
-    )
-    return Decision(SelectedPair(target, None), reasons, tuple(findings))
+    log.explain("drafter", "none", "no-head", target=target.id)
+    log.explain("speculation", "no", "no-head", target=target.id)
+    return SelectedPair(target, None)
 
 
-def _own_head(options: Options, target: Target, named: Drafter | None) -> Decision[SelectedPair]:
+def _own_head(
+    options: Options, target: Target, named: Drafter | None, log: Decisions
+) -> SelectedPair:
     """The user's own head as a drafter of the kind that the pair names: else the target's default
     one or first that is a head, or where the catalogue has no drafters, what the head itself says.
 
@@ -181,16 +184,14 @@ def _own_head(options: Options, target: Target, named: Drafter | None) -> Decisi
             code="drafts-without-head",
         )
     head = own_drafter(location, target, kind, read)
-    findings = []
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
-        findings.append(note(NOT_READ, "drafter", message, fix))
+        log.findings.append(note(NOT_READ, "drafter", message, fix))
     # A head for a pair whose default head is not public replaces that head.
     is_default = default is not None and kind is default and not default.public
-    pair = SelectedPair(target, head, split_revision(location)[0], is_default)
-    return Decision(pair, findings=tuple(findings))
+    return SelectedPair(target, head, split_revision(location)[0], is_default)
 
 
 SpeedsByK = Mapping[tuple[str | None, int], Performance]
@@ -244,24 +245,28 @@ def other_drafters(options: Options, pair: SelectedPair, load: Load) -> tuple[Dr
 
 
 def explain_k(
-    options: Options, pair: SelectedPair, candidate: Candidate, compared: SpeedsByK
-) -> Decision[int]:
-    """The K of the candidate, which ``Search`` selected, with its reason: the user's, the fastest,
-    or the recommended one. ``compared`` has the speeds on the candidate's GPUs at its load.
+    options: Options,
+    pair: SelectedPair,
+    candidate: Candidate,
+    compared: SpeedsByK,
+    log: Decisions,
+) -> None:
+    """Why the candidate has its K, which ``Search`` selected: the user's, the fastest, or the
+    recommended one. ``compared`` has the speeds on the candidate's GPUs at its load.
 
     Findings say what is faster there than the drafter or the K that the user named.
     """
     drafter, k = pair.drafter, candidate.k
     requests = candidate.load.concurrency / candidate.load.engines
     if drafter is None:
-        return Decision(0)
+        return
     rated = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
     by_k = {k: speed for (name, k), speed in rated.items() if name == drafter.name}
     decided = decisive(by_k.values())
     by_k = {k: speed for k, speed in by_k.items() if speed in decided}
     rates = {k: speed.tokens_per_second or 0.0 for k, speed in by_k.items()}
     best = min(rates, key=lambda k: (-rates[k], k), default=0)
-    load, findings = format_concurrency(round(requests, 1)), list[Finding]()
+    load = format_concurrency(round(requests, 1))
     if best and is_drafter_named(options):
         without = rated.get((None, 0))
         alone = (without.tokens_per_second or 0.0) if without else 0.0
@@ -272,13 +277,13 @@ def explain_k(
                 f"{rates[best]:,.0f} at best (K={best}) with {drafter.title}: {origin}"
             )
             fix = "use --no-speculation, unless your requests are more predictable"
-            findings.append(warning("speculation-loses", "drafter", message, fix))
+            log.findings.append(warning("speculation-loses", "drafter", message, fix))
     if options.k is not None:
-        return Decision(k, findings=tuple(findings))
+        return
     if k in rates:
         shown = sorted({n for n in rates if n in _SHOWN_KS or n == best} - {k})
         code = "fastest-k" if rates[k] >= rates[best] else "smallest-k-as-fast"
-        because = reason(
+        log.explain(
             "k",
             k,
             code,
@@ -290,10 +295,9 @@ def explain_k(
     elif pair.own_head is not None:
         # Only a copy of the catalogue's head has a licence.
         code = "k-without-card" if drafter.licence is None else "k-of-own-head"
-        because = reason("k", k, code, source=drafter.source)
+        log.explain("k", k, code, source=drafter.source)
     else:
-        because = reason("k", k, "k-of-drafter", drafter=drafter.title, source=drafter.source)
-    return Decision(k, (because,), tuple(findings))
+        log.explain("k", k, "k-of-drafter", drafter=drafter.title, source=drafter.source)
 
 
 def choose_speculation(candidate: Candidate) -> Speculation | None:

@@ -23,6 +23,7 @@ from peagle.planning.load import (
     shorter_contexts,
     with_workload,
 )
+from peagle.planning.plan import Decisions
 from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price
 from peagle.planning.speculation import likely_acceptance
@@ -157,8 +158,9 @@ def make_verdict(
     check_numbers(options)
     pair = find_pair(catalog, options.pair)
     target, default = pair.target, pair.target.default_drafter
-    region = choose_region(options, catalog.runtimes).value
-    vllm = choose_runtime(options, catalog, target, None, takes_image=False).value.vllm
+    unused = Decisions()  # a verdict gives no reasons
+    region = choose_region(options, catalog.runtimes, unused)
+    vllm = choose_runtime(options, catalog, target, None, unused, takes_image=False).vllm
     sizes = _choose_sizes(options, target, workloads)
     largest = max(sizes.values(), key=lambda size: size.tokens)
     drafters = [pair.drafter] if "+" in options.pair and pair.drafter else []
@@ -166,7 +168,8 @@ def make_verdict(
     main = next((d for d in drafters if d.name == default), next(iter(drafters), None))
     # The target as one engine for all loads, from the most to the least memory: with the usual
     # context or one for the longest requests, and fewer requests at a time; more wait.
-    usual, most = choose_length(_options_for(options, largest), target).value, max(options.loads)
+    usual = choose_length(_options_for(options, largest), target, unused)
+    most = max(options.loads)
     loads = [
         Load(target, vllm, length, concurrency, catalog, workload=largest)
         for length in shorter_contexts(usual, largest.tokens)
@@ -182,8 +185,7 @@ def make_verdict(
     if refusal := compared.refusal(None):
         fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
         raise Refused(refusal, fix, "does-not-fit")
-    priced = find_price(instance, region)
-    price, findings = priced.value, priced.findings if instance.type != HERE else ()
+    price, findings = find_price(instance, region)
     settings, usd = compared.settings(drafters), price.usd_per_hour if price else None
     decided = []
     for name, size in sizes.items():
@@ -213,7 +215,7 @@ def make_verdict(
         workloads=tuple(decided),
         changes=(
             *_changes(compared, settings, decided, usual),
-            *(finding.message for finding in findings),
+            *(finding.message for finding in findings if instance.type != HERE),
         ),
     )
 

@@ -29,11 +29,11 @@ from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, UserError
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import error, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load
-from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, reason
+from peagle.planning.plan import MODEL_BUCKET, Decisions, Mount, Pins, Plan, Reason, Weights, reason
 from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri
 from peagle.text import format_duration, format_size
@@ -127,25 +127,20 @@ def mount_weights(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]
 
 
 def place_weights(
-    options: Options, catalog: Catalog, pair: SelectedPair, name: str
-) -> Decision[PlacedWeights]:
+    options: Options, catalog: Catalog, pair: SelectedPair, name: str, log: Decisions
+) -> PlacedWeights:
     """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
     are not where the options say."""
     target, head = _find_weights(options, catalog, pair, name)
     if options.baked_weights:
-        return Decision(_in_image(options, catalog, target, head))
-    if options.weights_by == "stream":
-        placed = _streamed(options, target, head)
-    else:
-        placed = _mounted(target, head)
-    findings = list[Finding]()
+        return _in_image(options, catalog, target, head)
     if pair.target.gated and target.kind == "hub":
         message = f"{pair.target.id} is gated; the engine cannot download it without a token"
         fix = (
             "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
             "environment would be readable with DescribeModel"
         )
-        findings.append(warning("target-is-gated", "target", message, fix))
+        log.findings.append(warning("target-is-gated", "target", message, fix))
     for part, weights in (("target", target), ("drafter", head)):
         if weights is None:
             continue
@@ -154,8 +149,10 @@ def place_weights(
             message = f"{where} is not pinned to a commit; a restart may serve other weights"
             fix = "to pin it, copy it to your bucket and use --model-source s3://..."
             fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
-            findings.append(note("revision-not-pinned", part, message, fix))
-    return Decision(placed, findings=tuple(findings))
+            log.findings.append(note("revision-not-pinned", part, message, fix))
+    if options.weights_by == "stream":
+        return _streamed(options, target, head)
+    return _mounted(target, head)
 
 
 def _find_weights(
@@ -221,7 +218,7 @@ def _mounted(target: Weights, head: Weights | None) -> PlacedWeights:
 
 def placed_sizes(options: Options, pair: SelectedPair, load: Load) -> WeightSizes:
     """The weights of a pair with their bytes; where they are does not depend on the endpoint."""
-    target, head = place_weights(options, load.catalog, pair, "").value
+    target, head = place_weights(options, load.catalog, pair, "", Decisions())
     sizes = [(target, load.target.weight_bytes)]
     return [*sizes, (head, load.drafter_bytes(pair.drafter))] if head else sizes
 
@@ -275,20 +272,19 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
 
 
 def streamer_variables(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate
-) -> Decision[dict[str, str]]:
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
+) -> dict[str, str]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
     region, sizes = plan.region, placed_sizes(options, pair, candidate.load)
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
-        return Decision({})
-    gpus, findings = candidate.gpus, []
+        return {}
+    gpus, findings = candidate.gpus, log.findings
     buffer = candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus
     reasons = (
         reason("AWS_DEFAULT_REGION", region, "streams-in-region"),
         reason("RUNAI_STREAMER_MEMORY_LIMIT", buffer, "streamer-buffer", several=gpus > 1),
     )
-    variables = {because.what: because.value for because in reasons}
     runtimes = candidate.load.catalog.runtimes.runtimes
     if not any(each.streamer for each in runtimes if each.vllm == plan.runtime.vllm):
         message = (
@@ -310,10 +306,13 @@ def streamer_variables(
         "see infra/iam/execution-role-policy.json"
     )
     findings.append(note("weights-streamed", "weights_by", message, permissions))
-    return Decision(variables, reasons, tuple(findings))
+    log.reasons += reasons
+    return {because.what: because.value for because in reasons}
 
 
-def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Decision[int]]:
+def choose_timeouts(
+    options: Options, sizes: WeightSizes, gpus: int, log: Decisions
+) -> tuple[int, int]:
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
     size = bytes_by_way(sizes, gpus)
@@ -337,19 +336,18 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
         loaded_bytes=size.loaded,
         engine_seconds=ENGINE_START_SECONDS,
     )
-    return [
-        _timeout(options.download_timeout, copying, copied),
-        _timeout(options.startup_timeout, starting, started),
-    ]
+    return (
+        _timeout(options.download_timeout, copying, copied, log),
+        _timeout(options.startup_timeout, starting, started, log),
+    )
 
 
 def _whole_minutes(seconds: float) -> int:
     return max(math.ceil(seconds / 60) * 60, SHORTEST)
 
 
-def _timeout(asked: int | None, seconds: int, because: Reason) -> Decision[int]:
+def _timeout(asked: int | None, seconds: int, because: Reason, log: Decisions) -> int:
     """The user's timeout, else the needed one, at most SageMaker's longest."""
-    findings: tuple[Finding, ...] = ()
     if seconds > LONGEST:
         message = f"a slow case takes {format_duration(seconds)}; SageMaker waits at most "
         message += format_duration(LONGEST)
@@ -357,15 +355,21 @@ def _timeout(asked: int | None, seconds: int, because: Reason) -> Decision[int]:
             "choose a smaller target, let SageMaker mount weights in S3 (--model-source), whose "
             "copy does not count as startup, or use weights_by stream"
         )
-        findings = (warning("timeout-at-maximum", because.what, message, fix),)
+        log.findings.append(warning("timeout-at-maximum", because.what, message, fix))
     if asked is not None:
-        return Decision(asked, findings=findings)
-    return Decision(min(seconds, LONGEST), (because,), findings)
+        return asked
+    log.reasons.append(because)
+    return min(seconds, LONGEST)
 
 
 def start_time(
-    options: Options, sizes: WeightSizes, gpus: int, load: Load, instance: Instance
-) -> Decision[int]:
+    options: Options,
+    sizes: WeightSizes,
+    gpus: int,
+    load: Load,
+    instance: Instance,
+    log: Decisions,
+) -> int:
     """The seconds until a new instance answers, in whole minutes: it is found and pulls the image,
     the weights arrive and are loaded, and the engine starts, which alone is measured. With a pinned
     archive of compiled code the start is warm. ``gpus`` are those of an engine."""
@@ -390,7 +394,7 @@ def start_time(
     )
     minutes = math.ceil((engine + INSTANCE_SECONDS + transfer) / 60)
     code = "start-as-measured" if measured else "start-not-measured"
-    because = reason(
+    log.explain(
         "start_time",
         f"about {minutes} min",
         code,
@@ -406,7 +410,7 @@ def start_time(
         loaded_bytes=size.loaded,
         engine_seconds=None if measured else ENGINE_START_SECONDS,
     )
-    return Decision(minutes * 60, (because,))
+    return minutes * 60
 
 
 def choose_pins(options: Options) -> Pins:

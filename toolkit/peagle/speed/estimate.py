@@ -402,12 +402,22 @@ def _correction(
     if geometry.k and not run_rows:
         trusted, run_rows = _ALONE, with_rows(geometry.with_k(0), TARGET_ALONE)
     total, logs, same = _PRIOR, 0.0, False
+    captured, log_load = geometry.holds(load), math.log(load)
+    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
     for run, rows in run_rows:
         here = is_on(run, gpu, geometry.tensor_parallel_size)
         same |= here
-        weight_of_run = trusted * (1 if here else _OTHER_GPU)
-        weight, log = _weighed(_Identity(rows), geometry.k, geometry.holds(load), load, workload)
-        total, logs = total + weight_of_run * weight, logs + weight_of_run * log
+        for row in rows:
+            distance = (
+                abs(row.log_load - log_load) / _LOAD
+                + abs(row.k - geometry.k) / _K
+                + abs(row.log_prompt - log_prompt) / _PROMPT
+                + abs(row.log_answer - log_answer) / _ANSWER
+                + abs(row.cached_share - workload.cached_share) / _CACHED
+                + _EDGE * (row.captured != captured)
+            )
+            weight = trusted * (1 if here else _OTHER_GPU) * math.exp(-distance)
+            total, logs = total + weight, logs + weight * row.log_ratio
     is_fitted = any(fitted.gpu == gpu for fitted in model.evidence)
     ranges = model.ranges
     width = ranges.both if same else ranges.one if run_rows or is_fitted else ranges.none
@@ -415,29 +425,6 @@ def _correction(
 
 
 _Ratios = tuple[_Ratio, ...]
-
-
-@lru_cache(maxsize=4096)
-def _weighed(
-    rows: _Identity[_Ratios], k: int, captured: bool, load: float, workload: Workload
-) -> tuple[float, float]:
-    """The sums of the weights and of the weighted logarithms of a run's rows at this setting, which
-    are the same for engines on all GPUs."""
-    log_load = math.log(load)
-    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
-    total = logs = 0.0
-    for row in rows.value:
-        distance = (
-            abs(row.log_load - log_load) / _LOAD
-            + abs(row.k - k) / _K
-            + abs(row.log_prompt - log_prompt) / _PROMPT
-            + abs(row.log_answer - log_answer) / _ANSWER
-            + abs(row.cached_share - workload.cached_share) / _CACHED
-            + _EDGE * (row.captured != captured)
-        )
-        weight = math.exp(-distance)
-        total, logs = total + weight, logs + weight * row.log_ratio
-    return total, logs
 
 
 @lru_cache(maxsize=256)

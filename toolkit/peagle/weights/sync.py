@@ -49,7 +49,7 @@ from peagle.errors import CheckpointError, CloudError, UserError
 from peagle.findings import Finding, warning
 from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.plan import Plan, Weights
+from peagle.planning.plan import Decisions, Plan, Weights
 from peagle.planning.speculation import choose_drafter
 from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
@@ -111,18 +111,18 @@ def find_pair_weights(
     """The weights of a pair, from the catalogue or as ``named`` by the user. Raises UserError."""
     # The user's own head replaces any other, public or not.
     options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
-    selected = choose_drafter(options, catalog)
-    placed = place_weights(options, catalog, selected.value, "weights").value
-    weights = {"target": placed[0], "drafter": placed[1]} | dict(named)
+    selected = choose_drafter(options, catalog, log := Decisions())
+    placed = place_weights(options, catalog, selected, "weights", Decisions())
+    weights = dict(zip(PARTS, placed, strict=True)) | dict(named)
     if parts == ("drafter",) and weights["drafter"] is None:
         raise UserError(
             f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
         )
     return PairWeights(
         {part: each for part, each in weights.items() if each and part in parts},
-        selected.value.name,
+        selected.name,
         frozenset(named),
-        selected.findings,
+        tuple(log.findings),
     )
 
 

@@ -128,9 +128,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     "drafter-unknown": "the speed with {drafter} is unknown here; --drafter {drafter} plans it",
     "drafter-too-large": "the drafter does not fit in addition to the target",
-    "verdict-drafter": "the verdict {verdict}; its speed here is unknown",
-    "named-drafter": "the drafter that you name; its speed here is unknown",
-    "default-drafter": "the catalogue's default; its speed here is unknown",
+    "speed-unknown": "its speed here is unknown",
     "best-in-verdict": (
         "the verdict {file}: best with {requests:concurrency} of {prompt_tokens:,} + "
         "{output_tokens:,} tokens"
@@ -164,14 +162,9 @@ SENTENCES: Mapping[str, str] = {
     "streamer-buffer": (
         "bytes between S3 and a GPU: a quarter of the host's memory{several:? for all GPUs|}"
     ),
-    "prefix-caching-works": (
-        "{says} ({source}); with the drafter each hit recomputes {groups:?up to {tokens} tokens in "
-        "each of {groups} KV cache groups|the last block ({tokens} tokens)}; deploy checks it in "
-        "the proof"
-    ),
     "cuda-graphs-of-load": (
-        "a step of {requests:requests}{turn:?, of which one begins a turn,|} has {tokens:,} tokens,"
-        " and vLLM CUDA graphs up to {default:,}; with one it is estimated to take {percent}% less"
+        "a step of {requests:requests}{turn:?, of which one begins a turn,|} has more tokens than "
+        "vLLM's CUDA graphs by default, and is faster with one"
     ),
     # Its start
     "copied-from-s3": f"{_FROM_S3}, and a minute",

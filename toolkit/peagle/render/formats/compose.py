@@ -54,7 +54,6 @@ def compose_text(
     gpus: int | Literal["all"] | None = None,
     build: str | None = None,
     labels: Mapping[str, str] | None = None,
-    folder_variables: Mapping[str, str] | None = None,
 ) -> str:
     """The text of the compose file of one service, below comments. The service has a name of its
     own, as the folder names the project and may hold several such files.
@@ -62,8 +61,7 @@ def compose_text(
     ``mounts`` maps a path in the container to a folder, relative to the file; ``build`` is the
     folder of the build context of ``image``. A variable that is ``None`` gets the value of
     Compose's own environment. ``address`` is where Compose publishes the port, with references to
-    its variables; ``folder_variables`` name the variable with another folder for a path in the
-    container."""
+    its variables."""
     binds = [
         {"type": "bind", "source": folder, "target": path, "read_only": True}
         for path, folder in sorted(mounts.items())
@@ -93,11 +91,6 @@ def compose_text(
         described["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     described = _literal(described)
     described["ports"] = [f"{address}:{DEFAULT_PORT}"]
-    for volume in described["volumes"]:
-        variable = (folder_variables or {}).get(volume["target"])
-        # Compose has no way to write a default with a brace or a variable's sign.
-        if variable and not set("${}") & set(volume["source"]):
-            volume["source"] = f"${{{variable}:-{volume['source']}}}"
     document = {
         "services": {name: described},
         "volumes": {_CACHE: {"name": CACHE_VOLUME}},
@@ -117,12 +110,6 @@ def _literal(value: Any) -> Any:
 COMPOSE, CONTEXT = "compose.yaml", "image"
 FILES = (COMPOSE, "README.md")
 NO_ENDPOINT = True
-
-_FOLDER_VARIABLES = {
-    f"{MODEL_FOLDER}/target": "TARGET_FOLDER",
-    f"{MODEL_FOLDER}/drafter": "DRAFTER_FOLDER",
-}
-"""Compose's variables of the folders of weights on this machine; the default is the plan's."""
 
 _HUB_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 """Variables that say where the Hub's client keeps downloads."""
@@ -166,7 +153,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         gpus=plan.fit.tensor_parallel_size,
         build=None if has_own_image else f"./{CONTEXT}",
         labels=plan.company.tags,
-        folder_variables=_FOLDER_VARIABLES,
     )
     registry, ecr = runtime.image.partition("/")[0], parse_ecr_image(runtime.image)
     how_to = readme(
@@ -177,7 +163,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         gpus=plan.fit.tensor_parallel_size,
         login=_LOGIN.format(region=ecr.region, registry=registry) if ecr else "",
         copying="".join(syncs),
-        folders=_OWN_FOLDERS if folders else "",
         token=_TOKEN if from_hub else "",
         first_start=_PULLED if has_own_image else _BUILT.format(base=recipe.base),
         port=DEFAULT_PORT,
@@ -213,10 +198,6 @@ the same vLLM: `docker compose build --build-arg BASE=IMAGE`. The base is
 """
 
 _PULLED = "The first `up` pulls the image.\n"
-
-_OWN_FOLDERS = """
-
-On another machine, `TARGET_FOLDER` and `DRAFTER_FOLDER` say where the folders of weights are."""
 
 _TOKEN = """
 The engine downloads the weights from the Hub, once: a volume keeps them. For gated ones, set
