@@ -9,6 +9,7 @@ import pytest
 from peagle.catalog import find_instance, find_pair, load_catalog
 from peagle.catalog.loading import load_table
 from peagle.catalog.tables import TrainingTable
+from peagle.planning import Options, make_plan
 from peagle.planning.load import Load
 from peagle.speed.acceptance import Acceptance, curve_through
 from peagle.train.data import Conversation
@@ -306,3 +307,10 @@ def test_without_a_gpu_that_of_the_usual_plan_is_taken() -> None:
     options = TrainingOptions(pair="tiny", concurrency=8)
     plan = plan_training(options, data_of(3_000), RECIPE, CATALOG, TABLE)
     assert plan.instance_type == "ml.g6.xlarge"
+
+
+def test_where_the_head_does_not_fit_the_cheapest_instance_with_the_memory_is_taken() -> None:
+    plan = plan_training(TrainingOptions(pair="gemma-4-31b"), data_of(100), RECIPE, CATALOG, TABLE)
+    usual = make_plan(Options(pair="gemma-4-31b"), CATALOG)
+    assert plan.instance_type != usual.instance_type
+    assert (plan.usd_per_hour or 0) > (usual.price_per_hour_usd or 0)

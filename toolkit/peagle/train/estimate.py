@@ -234,9 +234,10 @@ def plan_training(
     budget that pays for no epoch, or for which price or rates are unknown.
     """
     target = find_pair(catalog, options.pair).target
+    head = new_head(target, recipe)
     workload = data.request.resized(options.prompt_tokens, options.output_tokens)
-    engine, entry, price = _serving_engine(options, target, workload, catalog)
-    load, instance, head = engine.load, engine.instance, new_head(target, recipe)
+    engine, entry, price = _serving_engine(options, target, head, workload, catalog)
+    load, instance = engine.load, engine.instance
     if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
         raise Refused(
             f"{target.id} with a head of {head.parameters or 0:,} parameters does not fit on "
@@ -375,15 +376,18 @@ class _Engine(NamedTuple):
 
 
 def _serving_engine(
-    options: TrainingOptions, target: Target, workload: Workload, catalog: Catalog
+    options: TrainingOptions, target: Target, head: Drafter, workload: Workload, catalog: Catalog
 ) -> tuple[_Engine, LoadVerdict, float | None]:
     """The engine that serves the target at the load that the head is for, by default on the
-    instance type of a plan; the verdict there; and the price in USD per hour."""
-    chosen: dict[str, Any] = {"pair": target.id}
-    chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
+    instance type of a plan, or where the head does not fit there, on the cheapest that has the
+    memory; the verdict there; and the price in USD per hour."""
+    concurrency = options.concurrency or USUAL_CONCURRENCY
+    chosen: dict[str, Any] = {"pair": target.id, "loads": (concurrency,)}
     if options.instance_type is None and options.gpu is None:
-        usual = Options(pair=target.id, region=options.region)
-        chosen["instance_type"] = make_plan(usual, catalog).instance_type
+        usual = make_plan(Options(pair=target.id, region=options.region), catalog)
+        length, vllm = usual.max_model_len, usual.runtime.vllm
+        load = Load(target, vllm, length, concurrency, catalog, workload=workload)
+        chosen |= _roomy_instance(load, head, usual.instance_type, usual.region)
     verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
     entry = verdict.workloads[0].loads[0]
     instance = find_instance(catalog.instances, verdict.instance_type)
@@ -391,6 +395,21 @@ def _serving_engine(
     load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
     gpus = entry.tensor_parallel_size or verdict.tensor_parallel_size
     return _Engine(load, instance, gpus), entry, verdict.usd_per_hour
+
+
+def _roomy_instance(load: Load, head: Drafter, usual: str, region: str) -> dict[str, Any]:
+    """The ``usual`` instance type, or where the head does not fit there, the cheapest one of the
+    region that has the memory, with its GPUs."""
+    types = load.catalog.instances.instances
+    prices = {entry.type: entry.price_in(region) for entry in types if entry.hosted_in(region)}
+    others = sorted((price.usd_per_hour, name) for name, price in prices.items() if price)
+    for name in (usual, *(name for _, name in others)):
+        instance = find_instance(load.catalog.instances, name)
+        engine = load.engine_on(instance, 1, head, head.k_recommended)
+        if engine.fit.fits:
+            gpus = engine.case.engine.tensor_parallel_size if name != usual else None
+            return {"instance_type": name, "tensor_parallel_size": gpus}
+    return {"instance_type": usual}
 
 
 def estimate_rates(
