@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (381, 400),
     "deploy": (6_062, 4_600),
     "bench": (3_622, 3_100),
-    "train": (2_472, 1_500),
+    "train": (2_491, 1_500),
     "sandbox": (4_969, 5_360),
-    "cli": (8_371, 6_200),
+    "cli": (7_808, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_794, 242
+MOST_LINES, MOST_FILES = 60_250, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.options import command, option, yes_option
-from peagle.cli.view.console import confirm, print_result
+from peagle.cli.view import confirm, print_result
 from peagle.errors import UserError
 
 

@@ -159,7 +159,7 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
     assert done.code == 4
     assert '"code": "insufficient-capacity"' in done.error
     assert '"tried": [{"instance_type": "ml.g5.xlarge"' in done.error
-    assert done.refusal["fix"].endswith("--fallback-instance-types ml.g6.xlarge,ml.g6.2xlarge")
+    assert "--fallback-instance-types" in done.refusal["fix"]
     assert full.cloud.calls.count("create_endpoint") == 1
     assert "Costs       $0.00 per hour" in done.err
 

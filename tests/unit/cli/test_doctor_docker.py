@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Peagle
+from tests.support import Peagle, in_process
 from tests.unit.images.conftest import FakeDocker, docker
 
 __all__ = ["docker"]
@@ -47,3 +47,13 @@ def test_builder_and_gpus_are_reported(
     assert builder in reported["Docker"]["found"]
     assert reported["GPUs in containers"]["fine"] is gpus
     assert all(check["fine"] or check["fix"] for check in reported.values())
+
+
+def test_a_wrong_file_of_the_catalogue_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "wrong.yaml").write_text("a: 1")
+    done = in_process("--catalog", str(tmp_path), "doctor", "--json")
+    reported = {check["what"]: check for check in done.document["checks"]}
+    assert not reported["Catalogue"]["fine"]
+    assert "wrong.yaml" in reported["Catalogue"]["found"]
+    assert {"Machine", "Engine"} <= {*reported}

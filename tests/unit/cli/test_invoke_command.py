@@ -97,21 +97,6 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
     assert piped["messages"][0]["content"] == prompt
 
 
-@pytest.mark.parametrize(("typed", "stdin", "message"), [
-    (('{"prompt": "Hi",}',), b"", "(line 1, column 17)"),
-    (("{'prompt': 'Hi'}",), b"", "(line 1, column 2)"),
-])  # fmt: skip
-def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
-    deployed: Terminal, typed: tuple[str, ...], stdin: bytes, message: str
-) -> None:
-    before = len(deployed.cloud.calls)
-    done = deployed.run("invoke", NAME, *typed, stdin=stdin)
-    assert done.code == 2
-    assert message in done.error
-    assert len(done.err.splitlines()) == 1
-    assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
-
-
 @pytest.mark.thorough
 def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: Terminal) -> None:
     def refuse(operation: str) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import peagle
-from peagle.cli.view.reasons import SENTENCES, reason_text
+from peagle.cli.view.reasons import read_sentences, reason_text
 from peagle.planning.plan import Detail, Reason, reason
 
 ROOT = Path(peagle.__file__).parent
+SENTENCES, _ = read_sentences()
 
 
 def constants(node: ast.expr, names: Mapping[str, set[str]]) -> set[str]:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from peagle.cli.view.console import (
+from peagle.cli.view import (
     DeploymentProgress,
     StatusLine,
     print_documents,
@@ -65,6 +65,16 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
     shown = capsys.readouterr().out
     for text in ("12xlarge", "10.36", "43.27", "1,852", "1.55"):
         assert text in shown
+
+
+def test_a_table_with_a_long_word_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(("argument", "value", "because"), [("--speculative-config", "x" * 90, "word " * 9)])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("x") == 90
 
 
 # Progress on stderr, with and without a terminal.

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.cli.context import PeagleCommand
 from peagle.cli.main import cli
 from tests.support import Peagle, bundled_evidence
 from tests.unit.cli.test_help_examples import PROJECT
@@ -43,7 +44,8 @@ def test_a_command_in_the_documents_is_accepted(
     (tmp_path / "peagle.yaml").write_text(PROJECT, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     reached: list[str] = []
-    monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: reached.append(self.name))
+    for kind in (click.Command, PeagleCommand):
+        monkeypatch.setattr(kind, "invoke", lambda self, ctx: reached.append(self.name))
     words = shlex.split(command)[1:]
     cli.main(words, prog_name="peagle", standalone_mode=False)
     assert len(reached) >= 2, "only the group was invoked"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.view.console import StatusLine
+from peagle.cli.view import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalRunner, compose_file, run_arguments

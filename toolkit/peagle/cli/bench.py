@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from peagle.bench import targets
 from peagle.bench.acceptance import (
     FEW_GROUPS,
     GROUPS,
@@ -43,16 +44,10 @@ from peagle.bench.sweep import (
     parse_ks,
     sweep_on_this_machine,
 )
-from peagle.bench.targets import (
-    KEY_VARIABLE,
-    BenchTarget,
-    open_endpoint,
-    open_engine,
-    open_url,
-    target_alone,
-)
+from peagle.bench.targets import BenchTarget
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
+from peagle.cli import view
 from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
@@ -69,29 +64,18 @@ from peagle.cli.options import (
     yes_option,
 )
 from peagle.cli.plan_options import planned, planning_options
-from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, account_options, cloud_options
+from peagle.cli.session import Session, account_options, deployment_command
 from peagle.cli.view.bench import (
-    print_acceptance,
     print_lossless,
     print_measured,
     print_sweep,
     print_sweep_price,
+    print_text_results,
     progress_text,
     require_report,
     summaries,
 )
 from peagle.cli.view.bench import report as report_html
-from peagle.cli.view.console import (
-    StatusLine,
-    confirm,
-    print_json,
-    print_line,
-    print_result,
-    print_status,
-    print_written,
-    wants_json,
-)
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.deploy.state import Deployment
@@ -162,8 +146,9 @@ def bench() -> None:
     """
 
 
-@command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
-@endpoint_argument("NAME|URL|local")
+@deployment_command(
+    "peagle bench run peagle-tiny --sandbox --json", metavar="NAME|URL|local", of=bench
+)
 @add_options(_LOAD_OPTIONS)
 @option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt")
 @option("--concurrency", "Requests at a time; several loads are measured in turn.",
@@ -188,18 +173,13 @@ def bench() -> None:
 @option("--max-usd-per-million-tokens", "Exit with 3 if a million output tokens cost more.", "usd")
 @option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
         click.FloatRange(min=1))  # fmt: skip
-@cloud_options
 def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
-    Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
-    counted. Prompts are random words unless --workload is a file. Answers have a fixed length where
-    the server accepts ignore_eos. All tokens are counted by the server. A URL's key is read from
-    OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards. One that
-    scaled to zero is woken first, which may take half an hour, and is not counted.
-
-    Conversations have a prompt and an answer per turn; all times and tokens/s are of the turns
-    after the first, and the hits of the prefix cache are the engine's count.
+    Requests are sent as fast as they are answered, so many at a time, after a warm-up. Prompts are
+    random words unless --workload is a file. Answers have a fixed length where the server accepts
+    ignore_eos. A URL's key is read from OPENAI_API_KEY. An endpoint is not stopped afterwards; one
+    that scaled to zero is woken first. Of conversations, the first turn is not counted.
 
     With --acceptance or --lossless, no speed is measured; --output-tokens then limits the answers.
 
@@ -215,7 +195,7 @@ def run(**options: Any) -> None:
     sender = find_sender()
     if options["price_per_hour"] is not None:
         target = replace(target, usd_per_hour=options["price_per_hour"], price_source="as given")
-    with StatusLine() as status:
+    with view.StatusLine() as status:
         result = measure(
             target,
             loads,
@@ -223,7 +203,7 @@ def run(**options: Any) -> None:
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    print_result(result, print_measured)
+    view.print_result(result, print_measured)
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
@@ -241,14 +221,14 @@ def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if ":" in name:  # in no name of an endpoint
-        return open_url(name, model, os.environ.get(KEY_VARIABLE))
+        return targets.open_url(name, model, os.environ.get(targets.KEY_VARIABLE))
     engine = session.local_engine(name)
     if engine is not None:
-        return open_engine(engine, session.catalog)
+        return targets.open_engine(engine, session.catalog)
     record, aws = session.find_served(name)
-    with StatusLine() as line:
+    with view.StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
-        return open_endpoint(aws, name, record, session.catalog, model, wake_up)
+        return targets.open_endpoint(aws, name, record, session.catalog, model, wake_up)
 
 
 def _measure_text(
@@ -264,11 +244,8 @@ def _measure_text(
     request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
     acceptance: AcceptanceResult | None = None
     lossless: LosslessResult | None = None
-    with StatusLine() as status:
-
-        def show(what: str, done: int, count: int) -> None:
-            status.show(what, f"{done} of {count} prompts")
-
+    with view.StatusLine() as status:
+        show = partial(_show_prompts, status)
         if options["lossless"]:
             alone = _target_alone(target, find, options["against"], status)
         try:
@@ -284,24 +261,28 @@ def _measure_text(
         finally:  # also after an error
             if acceptance and options["save_acceptance"]:
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance))
-                print_written(options["save_acceptance"])
+                view.print_written(options["save_acceptance"])
                 if why := unusable_reason(acceptance, acceptance.total):
-                    print_status(f"peagle verdict cannot use this file: {why}")
-            if wants_json() and (acceptance or lossless):
-                print_json({"acceptance": acceptance, "lossless": lossless})
-            elif not wants_json():
-                if acceptance:
-                    print_acceptance(acceptance)
-                if lossless:
-                    print_lossless(lossless)
+                    view.print_status(f"peagle verdict cannot use this file: {why}")
+            if acceptance or lossless:
+                view.print_result(
+                    {"acceptance": acceptance, "lossless": lossless}, print_text_results
+                )
     if lossless:
         require_lossless(lossless)
     if acceptance:
         require_none_refused(acceptance)
 
 
+def _show_prompts(status: view.StatusLine, what: str, done: int, count: int) -> None:
+    status.show(what, f"{done} of {count} prompts")
+
+
 def _target_alone(
-    target: BenchTarget, find: Callable[[str], BenchTarget], against: str | None, status: StatusLine
+    target: BenchTarget,
+    find: Callable[[str], BenchTarget],
+    against: str | None,
+    status: view.StatusLine,
 ) -> AbstractContextManager[BenchTarget]:
     """The target without speculation: the server ``against``, or started on this machine."""
     if against:
@@ -320,7 +301,7 @@ def _target_alone(
             "serve it without speculation, and name that server with --against",
             "needs-against",
         )
-    return target_alone(engine, command_catalog(), status.show)
+    return targets.target_alone(engine, command_catalog(), status.show)
 
 
 _NOT_OF_SWEEP = {
@@ -455,17 +436,13 @@ def _on_this_machine(
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
     if not runner.gpus:
         runner.local_environment(base)  # refuses before aiperf is asked for
-    with StatusLine() as status, _kept(file, status) as observe:
+    with view.StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
         if options["lossless"]:
             lossless = SweepLossless(
-                catalog,
-                base.pair,
-                workloads,
-                lambda server, done, count: status.show(
-                    f"greedy answers, {server}", f"{done} of {count} prompts"
-                ),
-            )
+                catalog, base.pair, workloads,
+                lambda server, *done: _show_prompts(status, f"greedy answers, {server}", *done),
+            )  # fmt: skip
 
         def local_plan_of(setting: BenchSetting) -> Plan:
             return with_weights_here(plan_of(setting), status) if runner.gpus else plan_of(setting)
@@ -483,7 +460,7 @@ def _on_endpoint(
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
         raise UserError(message, "omit --save", code="not-evidence")
-    with session.changing(name, options["region"]) as change, StatusLine() as status:
+    with session.changing(name, options["region"]) as change, view.StatusLine() as status:
 
         def deploy(plan: Plan) -> Deployment:
             preflight = change.prepare(plan, accept_unknown_price=True)
@@ -491,21 +468,21 @@ def _on_endpoint(
 
         prepared = EndpointSweep(request, file, change.aws, change.record, session.catalog, deploy)
         print_sweep_price(prepared, session.sandbox, options["max_cost"])
-        confirm("Update the endpoint to each setting?", "not measured")
+        view.confirm("Update the endpoint to each setting?", "not measured")
         with _kept(file, status) as observe:
             try:
                 return prepared.run(options["max_cost"], observe)
             except (PeagleError, KeyboardInterrupt):
                 if kept := prepared.plan_to_return_to:
                     back = command_text(("peagle", "deploy", str(kept)))
-                    print_status(
+                    view.print_status(
                         f"{name} serves one of the settings. To end with what it was", back
                     )
                 raise
 
 
 @contextmanager
-def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], object]]:
+def _kept(file: Path, status: view.StatusLine) -> Iterator[Callable[[SweepProgress], object]]:
     """Shows the progress; an error or an interrupt says what is kept and how to continue."""
     last: list[SweepProgress] = []
 
@@ -521,7 +498,7 @@ def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], 
         if last and last[0].done:
             again = command_line(typed_command(without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
-            print_status(f"{rows}. To continue", again)
+            view.print_status(f"{rows}. To continue", again)
         raise
 
 
@@ -531,9 +508,8 @@ def _report(
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
     lines = summaries(result, options["slo"])
-    if not wants_json():
-        print_sweep(result, lines)
-        print_line(f"Result:   {file}")
+    print_sweep(result, lines)
+    view.print_line(f"Result:   {file}")
     written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
     try:
         if html := options["report_file"]:
@@ -543,16 +519,14 @@ def _report(
         if options["save"]:
             written["evidence"] = str(save_evidence(result, options["save"]))
     finally:
-        if wants_json():
-            print_json({**plain(result), "summary": lines, **written, "lossless": compared})
-    if not wants_json():
-        for key in ("evidence", "report"):
-            if written[key]:
-                print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
-        if written["evidence"]:
-            print_line("Plan with it", command_text((*_plan_with(result, options),)))
-        for answers in compared:
-            print_lossless(answers)
+        view.print_json({**plain(result), "summary": lines, **written, "lossless": compared})
+    for key in ("evidence", "report"):
+        if written[key]:
+            view.print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
+    if written["evidence"]:
+        view.print_line("Plan with it", command_text((*_plan_with(result, options),)))
+    for answers in compared:
+        print_lossless(answers)
     for answers in compared:
         require_lossless(answers)
 
@@ -576,11 +550,7 @@ def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
 @click.argument("file", type=click.Path(path_type=Path))
 @option("-o --output FILE", "The report.  [default: FILE with the ending .html]", "path")
 @option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", "slo")
-@option(
-    "--price-per-hour",
-    "Price of the server.  [default: the result's]",
-    "usd",
-)
+@option("--price-per-hour", "Price of the server.  [default: the result's]", "usd")
 def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench.
 
@@ -593,7 +563,7 @@ def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: flo
     content = report_html(result, slo).encode()
     write_output(path, content)
     document = {"report": str(path), "bytes": len(content)}
-    print_result(document, lambda _: print_written(path))
+    view.print_result(document, lambda _: view.print_written(path))
 
 
 @command("peagle bench install --again", of=bench)
@@ -606,13 +576,13 @@ def install(python: Path | None, again: bool) -> None:
     """
     installation = sender_installation()
     present = not again and installation.is_complete()
-    installation.install(python, print_status, again=again)
-    print_result({"sender": "aiperf", **plain(find_sender()), "was_installed": present})
+    installation.install(python, view.print_status, again=again)
+    view.print_result({"sender": "aiperf", **plain(find_sender()), "was_installed": present})
 
 
 @command("peagle bench status --json", of=bench)
 def status() -> None:
     """Show the installed load generator."""
     unknown: dict[str, Any] = dict.fromkeys(Aiperf.__dataclass_fields__)
-    is_there = sender_installation().is_complete() or not wants_json()
-    print_result({"sender": "aiperf", **(plain(find_sender()) if is_there else unknown)})
+    is_there = sender_installation().is_complete() or not view.wants_json()
+    view.print_result({"sender": "aiperf", **(plain(find_sender()) if is_there else unknown)})

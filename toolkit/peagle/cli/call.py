@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,19 +12,15 @@ import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
+from peagle.cli import view
 from peagle.cli.options import command, option
 from peagle.cli.project import complete_name
 from peagle.cli.session import Session, cloud_options, deployment_command
-from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
 from peagle.errors import OptionMissing, UserError
 from peagle.proof import MIN_DRAFTS, Proof
 from peagle.render import read_plan
-from peagle.text import plain
-from peagle_serve import json_reader
-
-_LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
-"""The beginning of a JSON object, or of an attempt at one; ``{name}`` and ``{{`` are text."""
+from peagle.text import json_object, plain
 
 
 @command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
@@ -46,24 +41,21 @@ def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
     as it is, as the body of the request, without what options say: {"messages": [...]}.
 
-    With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
-    engine's counters, which include other clients' requests. A request to an endpoint that scaled
-    to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
-    answers.
+    With --no-stream, AWS times out after 60 seconds. The acceptance length includes other clients'
+    requests. A request to an endpoint that scaled to zero wakes it, and waits.
     """
     text = sys.stdin.buffer.read().decode(errors="replace") if prompt == "-" else prompt
 
     def show(text: str) -> None:
         line.clear()
-        if not wants_json():
-            click.echo(text, nl=False)
+        view.print_text(text, nl=False)
 
-    with StatusLine() as line:
+    with view.StatusLine() as line:
         result = session.invoke(
-            name, text, **request, payload=_payload(text), on_text=show, say=line.show_line
-        )
-    if wants_json():
-        return print_json(vars(result))
+            name, text, **request, payload=json_object(text) or None, on_text=show,
+            say=line.show_line,
+        )  # fmt: skip
+    view.print_json(vars(result))
     parts = (
         (result.waited_seconds, "woke up after {:.1f} s"),
         (result.output_tokens, "{} token" if result.output_tokens == 1 else "{} tokens"),
@@ -72,20 +64,8 @@ def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
         (result.acceptance_length, "acceptance length {:.2f}"),
     )
     texts = (text.format(value) for value, text in parts if value is not None)
-    click.echo()
-    return print_status(f"[{', '.join(texts)}]")
-
-
-def _payload(text: str) -> dict[str, Any] | None:
-    """The JSON object that the prompt is; ``None`` for one that does not look like one."""
-    if not _LIKE_JSON.match(text):
-        return None
-    try:
-        body: dict[str, Any] = json_reader.read(text, "the JSON of the prompt")
-    except json_reader.InvalidJson as error:
-        fix = "correct it; only a prompt that does not begin as JSON is sent as text"
-        raise UserError(str(error), fix) from error
-    return body
+    view.print_text("")
+    view.print_status(f"[{', '.join(texts)}]")
 
 
 @deployment_command(
@@ -126,20 +106,19 @@ def prove(
 
     Prompts and floor are the plan's, or the catalogue's for the pair in the endpoint's tag. An
     image built by this toolkit is proved from its counters; any other from vLLM's statistics in the
-    endpoint's log; engines behind --url from their /metrics. Exits with 3 if an instance is below
-    the floor or drafts nothing. Prompts are ordinary requests, which other clients' requests are
-    measured with. An endpoint that scaled to zero is woken first, in at most half an hour, and the
-    copies that run then are proved.
+    endpoint's log; engines behind --url from their /metrics; other clients' requests count too.
+    Exits with 3 if an instance is below the floor or drafts nothing. An endpoint that scaled to
+    zero is woken first.
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     proved = name or endpoint or url or ""
-    with StatusLine() as status:
+    with view.StatusLine() as status:
 
         def report(proof: Proof, region: str = "") -> None:
             status.clear()
             place = {"url": url} if url else {"name": proved, "region": region or None}
-            print_result({**place, **plain(proof)}, lambda _: print_proof(proved, proof))
+            view.print_result({**place, **plain(proof)}, lambda _: print_proof(proved, proof))
 
         limits |= {"say": partial(status.show, f"Proving {proved}"), "report": report}
         if url is None:
@@ -166,8 +145,7 @@ def token(name: str, session: Session, duration: int) -> None:
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)
-    if not wants_json():
-        return click.echo(key)
     has_copies = record is not None and record.current.served.copies is not None
     url = aws.openai_base_url(name, has_copies)
-    return print_json({"token": key, "expires_in_seconds": duration, "openai_base_url": url})
+    document = {"token": key, "expires_in_seconds": duration, "openai_base_url": url}
+    view.print_result(document, lambda _: click.echo(key))

@@ -13,6 +13,7 @@ import click
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.bench.variants import comparison_report
+from peagle.cli import view
 from peagle.cli.context import command_text, is_plan_file, is_set
 from peagle.cli.options import (
     Parsed,
@@ -28,36 +29,13 @@ from peagle.cli.plan import options_in
 from peagle.cli.plan_options import planned
 from peagle.cli.project import ACCOUNT
 from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
-from peagle.cli.view.console import (
-    confirm,
-    print_facts,
-    print_json,
-    print_line,
-    print_result,
-    print_status,
-    show_hashing,
-    wants_json,
-)
 from peagle.cli.view.deploy import AT_PROMOTION, show_candidate, show_changes
 from peagle.cli.view.watch import comparison_text, measured, print_comparison_report
-from peagle.deploy.apply import plan_rollback, remove_previous
-from peagle.deploy.apply import rollback as roll_back
-from peagle.deploy.comparison import (
-    candidate_options,
-    change_share,
-    require_comparable,
-    start_comparison,
-)
-from peagle.deploy.comparison import drop as drop_candidate
-from peagle.deploy.comparison import promote as promote_candidate
+from peagle.deploy import apply, comparison, removal, scaling
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import deployment_names
-from peagle.deploy.removal import Removal, plan_removal, remove_leftover
-from peagle.deploy.removal import destroy as remove_deployment
 from peagle.deploy.revisions import require_own, required_comparison, stale_resources
-from peagle.deploy.scaling import ScaleRequest, plan_scale
-from peagle.deploy.scaling import scale as apply_scale
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import DeploymentStatus, endpoint_created, price_remaining
 from peagle.errors import (
@@ -93,15 +71,13 @@ def _change_and_prove(
     except NotProved as error:
         unproved = error
     status = change.status()
-    if wants_json():
-        print_json(plain(status) | ({} if changes is None else {"changes": changes}))
-    elif not unproved:
-        print_line(f"{status.name} is {status.state}{measured(status)}", bold=True)
-        print_line(f"It serves configuration {status.endpoint_config} {how}.")
-        price = format_price(status.price_per_hour_usd, change.account.sandbox)
-        print_facts([("Costs", price)], indent=0)
+    view.print_json(plain(status) | ({} if changes is None else {"changes": changes}))
     if unproved:
         raise unproved
+    view.print_line(f"{status.name} is {status.state}{measured(status)}", bold=True)
+    view.print_line(f"It serves configuration {status.endpoint_config} {how}.")
+    price = format_price(status.price_per_hour_usd, change.account.sandbox)
+    view.print_facts([("Costs", price)], indent=0, err=False)
 
 
 @deployment_command(
@@ -122,56 +98,48 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
     """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
     deployment with --copies, the numbers are those of its copies.
 
-    While it scales automatically, SageMaker chooses the number within the bounds, and a fixed
-    number is refused. An update keeps the number that scaling chose, and replaces a fixed one by
-    that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
-    price moves the end to an earlier time.
+    While it scales automatically, a fixed number is refused. An update keeps the number that
+    scaling chose, and replaces a fixed one by that of its plan. With a --budget, a higher price
+    moves the end to an earlier time.
     """
-    request = ScaleRequest(**numbers)
+    request = scaling.ScaleRequest(**numbers)
     with session.changing(name) as change:
-        scaling = plan_scale(change.aws, change.record, request)
-        served, live = change.record.current.served, scaling.live
+        scaled = scaling.plan_scale(change.aws, change.record, request)
+        served, live = change.record.current.served, scaled.live
 
         def price(count: int) -> str:
             return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
 
         counts = counted(2, live.hosts_components)
-        after = scaling.scaling.after if scaling.scaling else None
-        costs = price(scaling.instances or live.desired_count)
+        after = scaled.scaling.after if scaled.scaling else None
+        costs = price(scaled.instances or live.desired_count)
         if after is not None:
             costs = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
-        is_fixed = scaling.count is not None
-        print_status(name, bold=True)
+        is_fixed = scaled.count is not None
         facts = (
             ("where", session.where(change.record.region)),
-            (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
-            ("scaling", scaling.scaling.text if scaling.scaling else ""),
+            (counts, f"{live.engine_count} -> {scaled.count}" if is_fixed else ""),
+            ("scaling", scaled.scaling.text if scaled.scaling else ""),
             ("price", costs),
-            ("ends", scaling.end_text),
-            ("change", "none" if scaling.is_nothing else ""),
+            ("ends", scaled.end_text),
+            ("change", "none" if scaled.is_nothing else ""),
         )
-        print_facts(facts)
-        if not scaling.is_nothing:
-            confirm("Scale?", "not scaled")
-            change.run(apply_scale, scaling, continues=False)
-    desired = scaling.count or (live.desired_copies if live.component else live.desired_count)
-    status = change.status()
-    if wants_json():
-        changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
-        return print_json(plain(status) | changed)
-    running = status.instances_running
-    if live.hosts_components:
-        running = status.copies_running or 0
-    text = f"{name} runs {running} {counted(running, live.hosts_components)}"
-    if running != desired:
-        text += f", on the way to {desired}"
-    return print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
+        view.print_facts(facts, title=name)
+        if not scaled.is_nothing:
+            view.confirm("Scale?", "not scaled")
+            change.run(scaling.scale, scaled, continues=False)
+    of_copies, status = live.hosts_components, change.status()
+    desired = live.desired_copies if live.component else live.desired_count
+    desired = scaled.count or desired
+    changed = {"changed": not scaled.is_nothing, f"{counts}_desired": desired}
+    view.print_json(plain(status) | changed)
+    running = status.copies_running or 0 if of_copies else status.instances_running
+    text = f"{name} runs {running} {counted(running, of_copies)}"
+    text += f", on the way to {desired}" if running != desired else ""
+    view.print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
 
 
-@deployment_command(
-    "peagle rollback peagle-tiny --sandbox",
-    "peagle rollback peagle-gpt-oss-20b --yes --json",
-)
+@deployment_command("peagle rollback peagle-tiny --sandbox")
 @yes_option
 def rollback(name: str, session: Session) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
@@ -182,16 +150,15 @@ def rollback(name: str, session: Session) -> None:
     """
     with session.changing(name) as change:
         record = change.record
-        planned = plan_rollback(change.aws, record)
+        planned = apply.plan_rollback(change.aws, record)
         target = planned.target
-        print_status(name, bold=True)
         serves = f"configuration {target.name} again"
-        print_facts((("where", session.where(record.region)), ("serves", serves)))
+        view.print_facts((("where", session.where(record.region)), ("serves", serves)), title=name)
         show_changes(planned.changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
-        print_facts((("rollout", planned.rollout), ("price", price)))
-        confirm("Return to this revision?", "not rolled back")
-        _change_and_prove(change, roll_back, "again", planned.changes)
+        view.print_facts((("rollout", planned.rollout), ("price", price)))
+        view.confirm("Return to this revision?", "not rolled back")
+        _change_and_prove(change, apply.rollback, "again", planned.changes)
 
 
 @deployment_command(
@@ -223,19 +190,17 @@ def compare(
 
     With --with, a second production variant serves that plan, on instances of its own and with
     --share of the requests, and is proved. It has everything of the deployed plan that --with does
-    not state: drafter, K, context, image, instances, network, tags and the rest. Repeat it to
-    change the share, or change it with --share alone. SageMaker starts new instances for both plans
+    not state. Change the share with --share alone. SageMaker starts new instances for both plans
     before it ends those that serve, so the quota must allow them together: 3 where each plan has
     one instance of the same type. Without --with and --share, shows the times, acceptance and cost
-    of each variant, and 95 % confidence intervals, from CloudWatch and from the engines' logs: no
-    request is sent.
+    of each variant, with 95 % confidence intervals; no request is sent.
 
     `peagle promote NAME` lets the second plan serve alone, and `peagle drop NAME` removes it; no
     other change of NAME begins before that. A comparison is not rendered to templates.
     """
     if text is None and share is None:
         record, aws = session.find(name, complete=True)
-        return print_result(comparison_report(aws, record, last), print_comparison_report)
+        return view.print_result(comparison_report(aws, record, last), print_comparison_report)
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
     with session.changing(name) as change:
@@ -243,34 +208,34 @@ def compare(
         if text is None:
             before, chosen = required_comparison(change.record).share, share or _DEFAULT_SHARE
             if abs(before - chosen) > 1e-6:
-                confirm(f"Change the share from {before:.1%} to {chosen:.1%}?", "not changed")
-            change.run(change_share, chosen, continues=False)
+                view.confirm(f"Change the share from {before:.1%} to {chosen:.1%}?", "not changed")
+            change.run(comparison.change_share, chosen, continues=False)
         else:
             chosen = share or (running.share if running else _DEFAULT_SHARE)
 
             def review(preflight: Preflight) -> None:
-                record = require_comparable(preflight)
+                record = comparison.require_comparable(preflight)
                 show_candidate(preflight, record, chosen, session)
                 print_and_refuse(preflight.findings)
 
             plan = _candidate_plan(ctx, change.record, text)
             print_and_refuse(errors(plan.findings))
-            with show_hashing():
+            with view.show_hashing():
                 preflight = change.prepare(
                     plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
-            confirm("Serve both plans?", "not compared")
-            change.run(start_comparison, preflight, chosen, session.catalog)
+            view.confirm("Serve both plans?", "not compared")
+            change.run(comparison.start_comparison, preflight, chosen, session.catalog)
 
     def show(status: DeploymentStatus) -> None:
         price = format_price(status.price_per_hour_usd, session.sandbox)
-        print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
+        view.print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
-        print_facts([("Price", price), *facts], err=False)
+        view.print_facts([("Price", price), *facts], err=False)
 
-    return print_result(change.status(), show)
+    return view.print_result(change.status(), show)
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
@@ -285,7 +250,9 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
                 "name a plan file, or deploy its plan from here first",
                 code="no-plan",
             )
-        pair, options = candidate_options(deployed, (pair, options), command_catalog(ctx))
+        pair, options = comparison.candidate_options(
+            deployed, (pair, options), command_catalog(ctx)
+        )
     plan = planned(ctx, pair, options)
     if (plan.name, plan.region) != (record.name, record.region):
         raise UserError(
@@ -302,24 +269,20 @@ def _end_comparison(
     """End the comparison with ``end``; after an error, show what exists."""
     with session.changing(name) as change:
         require_own(change.record)
-        comparison = required_comparison(change.record)
-        served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
-        print_status(change.record.name, bold=True)
+        running = required_comparison(change.record)
+        served, share = running.candidate.served, f"{running.share:.1%} of the requests"
         facts = (
             ("where", session.where(change.record.region)),
             ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
             ("change", "all instances are replaced, then the proof is repeated"),
             ("then", then),
         )
-        print_facts(facts)
-        confirm(question, "the comparison goes on")
+        view.print_facts(facts, title=change.record.name)
+        view.confirm(question, "the comparison goes on")
         _change_and_prove(change, end, "alone")
 
 
-@deployment_command(
-    "peagle promote peagle-tiny --sandbox",
-    "peagle promote peagle-gpt-oss-20b --yes --json",
-)
+@deployment_command("peagle promote peagle-tiny --sandbox")
 @yes_option
 def promote(name: str, session: Session) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
@@ -329,21 +292,17 @@ def promote(name: str, session: Session) -> None:
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
     then = f"its plan's {AT_PROMOTION} apply"
-    _end_comparison(name, session, promote_candidate, "Let this plan serve alone?", then)
+    _end_comparison(name, session, comparison.promote, "Let this plan serve alone?", then)
 
 
-@deployment_command(
-    "peagle drop peagle-tiny --sandbox",
-    "peagle drop peagle-gpt-oss-20b --yes --json",
-    implicit=False,
-)
+@deployment_command("peagle drop peagle-tiny --sandbox", implicit=False)
 @yes_option
 def drop(name: str, session: Session) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    _end_comparison(name, session, drop_candidate, "Remove this plan?", "")
+    _end_comparison(name, session, comparison.drop, "Remove this plan?", "")
 
 
 _ALIKE = 0.8
@@ -395,12 +354,12 @@ def destroy(
 
 def _destroy_deployment(change: DeploymentChange, session: Session, everything: bool) -> None:
     record = change.record
-    removal = plan_removal(change.aws, record.name, record, everything)
+    planned = removal.plan_removal(change.aws, record.name, record, everything)
     cost = format_price(price_remaining(change.aws, record), session.sandbox)
     where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
-    _confirm_removal(where, (*record.resources, *removal.leftovers), unknown=removal.unknown)
-    removed, kept = change.run(remove_deployment, removal.leftovers)
-    _report(record.name, removed, kept, removal.left)
+    _confirm_removal(where, (*record.resources, *planned.leftovers), unknown=planned.unknown)
+    removed, kept = change.run(removal.destroy, planned.leftovers)
+    _report(record.name, removed, kept, planned.left)
 
 
 def _destroy_previous(change: DeploymentChange, session: Session) -> None:
@@ -408,14 +367,17 @@ def _destroy_previous(change: DeploymentChange, session: Session) -> None:
     if resources := stale_resources(record.model_copy(update={"previous": None})):
         where = f"{record.name} in {session.where(record.region)}:"
         _confirm_removal(where, resources, "Remove the previous revision only?")
-    removed = change.run(remove_previous, continues=False)
-    if not removed and not wants_json():
-        print_status(f"Nothing to remove: {record.name} has no previous revision.")
+    removed = change.run(apply.remove_previous, continues=False)
+    if not removed:
+        view.print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed)
 
 
 def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
-    removal, reason = Removal(), "the sandbox is not running, and this machine has no record of it"
+    planned, reason = (
+        removal.Removal(),
+        "the sandbox is not running, and this machine has no record of it",
+    )
     if session.is_available:
         aws = session.aws()
         place = session.where(aws.region)
@@ -426,20 +388,20 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
                 "remove it with whatever created it",
                 code="endpoint-not-ours",
             )
-        removal = plan_removal(aws, name, None, everything)
-    if removal.leftovers:
-        _confirm_removal(f"Left by {name}:", removal.leftovers, unknown=removal.unknown)
+        planned = removal.plan_removal(aws, name, None, everything)
+    if planned.leftovers:
+        _confirm_removal(f"Left by {name}:", planned.leftovers, unknown=planned.unknown)
     else:
-        print_status(f"Nothing to remove: {removal.unknown or reason}.")
-    for leftover in removal.leftovers:
-        remove_leftover(aws, leftover)
-    _report(name, removal.leftovers, left=removal.left)
+        view.print_status(f"Nothing to remove: {planned.unknown or reason}.")
+    for leftover in planned.leftovers:
+        removal.remove_leftover(aws, leftover)
+    _report(name, planned.leftovers, left=planned.left)
 
 
 def _show(title: str, resources: Iterable[Resource]) -> None:
-    print_status(title)
+    view.print_status(title)
     for line in dict.fromkeys(resource.text for resource in resources):  # revisions share uploads
-        print_status(f"  {line}")
+        view.print_status(f"  {line}")
 
 
 def _confirm_removal(
@@ -449,10 +411,10 @@ def _confirm_removal(
     unknown: str = "",
 ) -> None:
     if unknown:
-        print_status(f"The log, scaling targets and alarms are unknown: {unknown}")
+        view.print_status(f"The log, scaling targets and alarms are unknown: {unknown}")
     if not is_set("yes"):
         _show(title, resources)
-        confirm(question, "not removed")
+        view.confirm(question, "not removed")
 
 
 def _report(
@@ -461,29 +423,27 @@ def _report(
     kept: Sequence[Resource] = (),
     left: Sequence[Resource] = (),
 ) -> None:
-    """Print what ``destroy`` removed, what others use, and what it leaves."""
-    if wants_json():
-        groups = {"removed": removed, "kept": kept, "left": left}
-        names = {
-            group: [{"type": resource.type, "name": resource.name} for resource in resources]
-            for group, resources in groups.items()
-        }
-        return print_json({"name": name, **names})
+    groups = {"removed": removed, "kept": kept, "left": left}
+    names = {
+        group: [{"type": resource.type, "name": resource.name} for resource in resources]
+        for group, resources in groups.items()
+    }
+    view.print_json({"name": name, **names})
     _print_removed(removed, kept)
     if left:
         command = command_text(("peagle", "destroy", name, "--all"))
         texts = ", ".join(resource.text for resource in left)
-        print_status(f"Left: {texts}; to remove this too", command)
-    return None
+        view.print_status(f"Left: {texts}; to remove this too", command)
+    return
 
 
 def _print_removed(
     removed: Iterable[ResourceName], kept: Iterable[ResourceName], where: str = ""
 ) -> None:
     for resource in removed:
-        print_line(f"removed {resource.text}{where}")
+        view.print_line(f"removed {resource.text}{where}")
     for resource in kept:
-        print_line(f"kept {resource.text}: in use by others")
+        view.print_line(f"kept {resource.text}: in use by others")
 
 
 def _destroy_images(session: Session) -> None:
@@ -492,23 +452,19 @@ def _destroy_images(session: Session) -> None:
     resources = image_resources(aws)
     if resources and not is_set("yes"):
         for resource in resources:
-            print_status(f"  {resource.kind} {resource.name}")
-        confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
-    removed = remove_image_resources(aws, print_status)
-    if wants_json():
-        documents = [{"type": resource.kind, "name": resource.name} for resource in removed]
-        print_json({"removed": documents})
-    elif not removed:
-        print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
+            view.print_status(f"  {resource.kind} {resource.name}")
+        view.confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
+    removed = remove_image_resources(aws, view.print_status)
+    documents = [{"type": resource.kind, "name": resource.name} for resource in removed]
+    view.print_json({"removed": documents})
+    if not removed:
+        view.print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
-@command("peagle reap --dry-run", "peagle reap --yes --json")
+@command("peagle reap --dry-run")
 @account_options
-@option(
-    "--region regions",
-    "Only this region; may be repeated.  [default: all regions of SageMaker]",
-    multiple=True,
-)
+@option("--region regions", "Only this region; may be repeated.  [default: all regions of "
+        "SageMaker]", multiple=True)  # fmt: skip
 @option("--dry-run", "Show what would be deleted.", bool)
 @yes_option
 def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
@@ -524,36 +480,30 @@ def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     for ended in (*search.removable, *search.of_others):
         record = ended.record
         price = format_price(ended.price_per_hour_usd, session.sandbox)
-        title = f"{record.name} in {session.where(record.region)} ended at {ended.ended_at}, and "
-        title += f"costs {price}"
-        if record.owner:
-            print_status(f"{title}; left to {record.owner}")
-        else:
-            _show(title, record.resources)
+        title = f"{record.name} in {session.where(record.region)} ended at {ended.ended_at}"
+        title += f", and costs {price}{f'; left to {record.owner}' if record.owner else ''}"
+        _show(title, () if record.owner else record.resources)
     for region, error in search.unknown.items():
-        print_status(f"{region} is unknown: {error.message} ({error.fix})")
+        view.print_status(f"{region} is unknown: {error.message} ({error.fix})")
     removable = () if dry_run else search.removable
     if removable:
-        confirm("Delete all of these?", "not deleted")
+        view.confirm("Delete all of these?", "not deleted")
     done = session.reap(removable)
     failed = [ended for ended in done if ended.error]
-    if wants_json():
-        unknown = [{"region": region, **error.document()}
-                   for region, error in search.unknown.items()]  # fmt: skip
-        document = {
-            "dry_run": dry_run,
-            "ended": search.removable,
-            "reaped": [ended for ended in done if not ended.error],
-            "failed": failed,
-            "left": search.of_others,
-            "unknown": unknown,
-        }
-        print_json(document)
-    else:
-        if not search.removable and not search.unknown:
-            print_line("Nothing to delete: no deployment is past its end.")
-        for ended in done:
-            _print_removed(ended.removed, ended.kept, f" ({ended.record.region})")
+    unknown = search.unknown
+    document = {
+        "dry_run": dry_run,
+        "ended": search.removable,
+        "reaped": [ended for ended in done if not ended.error],
+        "failed": failed,
+        "left": search.of_others,
+        "unknown": [{"region": name, **unknown[name].document()} for name in unknown],
+    }
+    view.print_json(document)
+    if not search.removable and not unknown:
+        view.print_line("Nothing to delete: no deployment is past its end.")
+    for ended in done:
+        _print_removed(ended.removed, ended.kept, f" ({ended.record.region})")
     for ended in failed:
         names = ", ".join(each.record.name for each in failed)
         fix = Fix("try it alone", ("peagle", "destroy", ended.record.name))

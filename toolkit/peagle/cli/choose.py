@@ -18,6 +18,7 @@ from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
 from peagle.checks.report import HUB, CheckOptions
+from peagle.cli import view
 from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
     catalog_of,
@@ -30,7 +31,7 @@ from peagle.cli.options import (
     yes_option,
 )
 from peagle.cli.plan_options import engine_options, given_options
-from peagle.cli.project import CHOICE, ProjectCommand, project_options
+from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options, cloud_options, new_session
 from peagle.cli.view.choose import (
     print_changes,
@@ -39,17 +40,6 @@ from peagle.cli.view.choose import (
     print_list,
     print_pair,
     print_verdict,
-)
-from peagle.cli.view.console import (
-    confirmed,
-    print_findings,
-    print_json,
-    print_line,
-    print_result,
-    print_status,
-    print_table,
-    print_written,
-    wants_json,
 )
 from peagle.data import data_folder
 from peagle.errors import Fix, OptionMissing, Refused, UserError
@@ -62,15 +52,8 @@ from peagle.project import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes
 from peagle.store import write_output
 from peagle.text import plain
+from peagle.weights import own_target
 from peagle.weights.layout import checkpoint_at
-from peagle.weights.own_target import (
-    entry_file,
-    entry_findings,
-    is_on_hub,
-    is_own_target,
-    new_entry,
-    target_not_read,
-)
 
 
 @click.group(epilog="Example: peagle catalog list")
@@ -86,7 +69,7 @@ def list_pairs() -> None:
     """List all targets with their drafters."""
     loaded = command_catalog()
     targets = [summarize_target(loaded, target) for target in loaded.targets.values()]
-    print_result({"targets": targets}, lambda _: print_list(targets))
+    view.print_result({"targets": targets}, lambda _: print_list(targets))
 
 
 @command("peagle catalog show gpt-oss-20b+eagle3", name="show", of=catalog)
@@ -100,7 +83,7 @@ def show_pair(pair: str) -> None:
     catalog_pair = find_pair(loaded, pair)
     target = summarize_target(loaded, catalog_pair.target)
     document = plain(describe_pair(loaded, catalog_pair))
-    print_result(document, lambda document: print_pair(document, target))
+    view.print_result(document, lambda document: print_pair(document, target))
 
 
 @command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
@@ -124,12 +107,11 @@ def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
         files |= {file.resolve() for file in checked}
         problems += of_path
     problems = list(dict.fromkeys(problems))
-    if wants_json():
-        print_json({"files": len(files), "problems": [problem._asdict() for problem in problems]})
-    else:
-        for problem in problems:
-            print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        print_status(f"files checked: {len(files)}, problems: {len(problems)}")
+    documents = [problem._asdict() for problem in problems]
+    view.print_json({"files": len(files), "problems": documents})
+    for problem in problems:
+        view.print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
+    view.print_status(f"files checked: {len(files)}, problems: {len(problems)}")
     ctx.exit(2 if problems else 0)
 
 
@@ -141,12 +123,8 @@ def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
 )
 @click.argument("model")
 @option("--drafter HEAD", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.")
-@option(
-    "-o --output FILE|DIR",
-    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
-    "of a catalogue.  [default: print it]",
-    "path",
-)
+@option("-o --output FILE|DIR", "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
+        "of a catalogue.  [default: print it]", "path")  # fmt: skip
 @option("--force", "Replace the file.", bool)
 @cloud_options
 def init_entry(
@@ -162,35 +140,33 @@ def init_entry(
         session.start()
         return checkpoint_at(location, lambda: session.aws(session.region or DEFAULT_REGION))
 
-    file = entry_file(model, output)
+    file = own_target.entry_file(model, output)
     if output is not None and file.exists() and not force:
         raise UserError(f"{file} exists", "use another -o, or add --force", code="file-exists")
     loaded = command_catalog()
     checkpoint, head = read(model), read(drafter) if drafter else None
-    entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
+    entry = own_target.new_entry(checkpoint, head, file, loaded.runtimes.default)
     text = entry_text(entry.target, entry.unknown, file)
-    findings = entry_findings(entry, checkpoint, head, loaded)
-    if not wants_json():
-        print_findings(findings, err=True)
+    findings = own_target.entry_findings(entry, checkpoint, head, loaded)
+    view.print_findings(findings, err=True)
     if output is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_output(file, text.encode())
-    if wants_json():
-        document = {
-            "id": entry.target.id,
-            "file": str(file) if output else None,
-            "unknown": entry.reasons,
-            "text": text,
-            "findings": findings,
-        }
-        print_json(document)
-    elif output is None:
-        click.echo(text, nl=False)
+    document = {
+        "id": entry.target.id,
+        "file": str(file) if output else None,
+        "unknown": entry.reasons,
+        "text": text,
+        "findings": findings,
+    }
+    view.print_json(document)
+    if output is None:
+        view.print_text(text, nl=False)
     else:
-        print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
+        view.print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
         pair = "+".join(filter(None, (entry.target.short_name, entry.target.default_drafter)))
         words = ("peagle", "--catalog", str(file.parent.parent), "plan", pair)
-        print_status("Next", command_text(words))
+        view.print_status("Next", command_text(words))
 
 
 @command("peagle catalog refresh --prices --region eu-west-1", of=catalog)
@@ -216,10 +192,9 @@ def refresh(
 ) -> None:
     """Update the catalogue's images, digests and prices.
 
-    Updates everything unless you select parts. The changes are shown, and nothing is written before
-    you confirm. With --json nothing is written without --yes. A part that cannot be read stays
-    unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
-    or a package are missing.
+    Updates everything unless you select parts. Shows the changes and asks; with --json nothing is
+    written without --yes. A part that cannot be read stays unchanged. Exits with 4 if AWS rejected
+    a request or did not answer.
     """
     from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes  # imports boto3
 
@@ -241,26 +216,25 @@ def refresh(
     failures = list(refreshed.failed.values())
     texts = new_texts(before, refreshed.tables)
     changes = tuple(table_changes(before, refreshed.tables))
-    if not wants_json():
-        print_findings(refreshed.findings, err=True)
-        print_changes(changes)
+    view.print_findings(refreshed.findings, err=True)
+    print_changes(changes)
     written: list[Path] = []
     question = f"Write these changes to {folder}?"
-    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question))):
+    asks = not (is_set("yes") or view.wants_json())
+    if texts and not dry_run and (is_set("yes") or (asks and view.confirmed(question))):
         written = write_texts(folder, texts)
-    if wants_json():
-        document = {
-            "folder": str(folder),
-            "changes": changes,
-            "findings": refreshed.findings,
-            "failed": list(refreshed.failed),
-            "written": written,
-        }
-        print_json(document)
-    elif changes:
-        print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
+    document = {
+        "folder": str(folder),
+        "changes": changes,
+        "findings": refreshed.findings,
+        "failed": list(refreshed.failed),
+        "written": written,
+    }
+    view.print_json(document)
+    if changes:
+        view.print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
     elif not failures:
-        print_status("The catalogue is up to date; nothing to write.")
+        view.print_status("The catalogue is up to date; nothing to write.")
     if failures:
         raise failures[0]
 
@@ -271,9 +245,9 @@ def refresh(
     "peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1",
     "peagle check -e production --online",
     cls=ProjectCommand,
+    instead=("list_rules",),
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
-@project_options(instead=("list_rules",))
 @engine_options(CheckOptions)
 @option("--online", "Read target and drafter where the pair has them, on the Hub.", bool)
 @option("--rules list_rules", "List the rules and what they prevent.", bool)
@@ -283,18 +257,16 @@ def refresh(
 def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: Any) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
 
-    Reads models that are on this machine. For other models, the catalogue's values are checked
-    unless you give a location (or `hf`). `hf` is the pair's own repository on the Hub. Reads
-    config.json and headers, never the weights. PAIR also determines the speculation method.
-    --set, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
-    there is an error.
+    Reads config.json and headers of models on this machine, never the weights; for other models,
+    the catalogue's values are checked unless you give a location, or `hf`, the pair's own
+    repository on the Hub. --set, --speculative and --env are checked as if they were added to a
+    plan. Exits with 3 if there is an error.
     """
     if list_rules:
         rules = registry.list_rules()
-        if wants_json():
-            return print_json({"rules": rules})
+        view.print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
-        return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
+        return view.print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
         raise click.MissingParameter(ctx=ctx, param_hint="'PAIR'", param_type="argument")
     session = new_session(options["region"], options.pop("profile"), options.pop("sandbox"))
@@ -304,7 +276,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     if options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
     report = session.check(pair, **options)
-    print_result(report, lambda _: print_check(report, time.monotonic() - start))
+    view.print_result(report, lambda _: print_check(report, time.monotonic() - start))
     if errors(report.findings):
         ctx.exit(Refused.exit_code)
     return None
@@ -317,7 +289,7 @@ def _on_hub(
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     source = choice.values.get("model_source") if choice else None
     loaded = command_catalog(ctx)
-    if drafter is None and not is_own_target(loaded, pair):
+    if drafter is None and not own_target.is_own_target(loaded, pair):
         head = find_pair(loaded, pair).drafter
         drafter = HUB if head is not None and head.weights is not None else None
     return {"target": target or (str(source.value) if source else HUB), "drafter": drafter}
@@ -325,8 +297,8 @@ def _on_hub(
 
 def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> None:
     """Raise NotFound, with the command that reads it, for a target that is only on the Hub."""
-    if is_on_hub(pair) and is_own_target(session.catalog, pair):
-        raise target_not_read(pair, command, session.catalog)
+    if own_target.is_on_hub(pair) and own_target.is_own_target(session.catalog, pair):
+        raise own_target.target_not_read(pair, command, session.catalog)
 
 
 @command("peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
@@ -335,18 +307,17 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
 def fit(pair: str | None, **options: Any) -> None:
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
-    The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
-    tokens as vLLM reports at startup. PAIR is optional if --target names a folder with a
-    config.json. Options that are not given have the defaults of `vllm serve`; those of plan are
-    --gpu-memory-utilization 0.9 and 8 requests. Exits with 3 if the pair does not fit, or if
-    `peagle check` would reject it.
+    The memory model is that of plan and follows vLLM's own accounting. PAIR is optional if --target
+    names a folder with a config.json. Options that are not given have the defaults of `vllm serve`;
+    those of plan are --gpu-memory-utilization 0.9 and 8 requests. Exits with 3 if the pair does not
+    fit, or if `peagle check` would reject it.
     """
     session = new_session()
     check_settings(options["settings"])
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **given_options(options))
-    print_result(report, print_fit)
+    view.print_result(report, print_fit)
     if report.refusal:
         fix = Fix("no single change helps")
         if best := mildest(report.advice):
@@ -389,5 +360,5 @@ def verdict(
     made = make_verdict(asked, loaded)
     if output is not None:
         write_output(output, verdict_bytes(made))
-        print_written(output)
-    print_result(made, lambda _: print_verdict(made, output))
+        view.print_written(output)
+    view.print_result(made, lambda _: print_verdict(made, output))

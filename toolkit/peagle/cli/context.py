@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import wraps
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import click
@@ -16,6 +15,9 @@ _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
 
 WORDS = "peagle.words"
 """Key in click's ``Context.meta``: the words that the user typed after the command's name."""
+
+_FLAGS = ("as_json", "yes")
+"""Parameters that a command's function does not get: what they change asks ``is_set``."""
 
 
 class PeagleCommand(click.Command):
@@ -51,8 +53,10 @@ class PeagleCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; the fix of an error that ends it gets the kept options."""
+        assert self.callback is not None
+        parameters = {name: ctx.params[name] for name in ctx.params if name not in _FLAGS}
         try:
-            return super().invoke(ctx)
+            return ctx.invoke(self.callback, **parameters)
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
@@ -66,21 +70,6 @@ def _require(ctx: click.Context, option: click.Parameter, flag: str, argument: s
     is_there = value == argument if argument.islower() else value
     if not is_there and (typed := typed_flag(ctx, (option.name,))):
         raise OptionMissing(f"{typed} needs {flag} {argument}", f"add it, or omit {typed}")
-
-
-def add_flag(name: str, *flags: str, help: str) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add a flag that the command's function does not get: what it changes asks
-    ``is_set``."""
-
-    def add(command: Callable[..., Any]) -> Any:
-        @wraps(command)
-        def without_flag(*args: Any, **parameters: Any) -> Any:
-            del parameters[name]
-            return command(*args, **parameters)
-
-        return click.option(*flags, name, is_flag=True, help=help)(without_flag)
-
-    return add
 
 
 def is_set(name: str) -> bool:
@@ -148,12 +137,13 @@ def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
     return kept
 
 
-def typed_command(without: Collection[str] = ()) -> tuple[str, ...]:
-    """The command line as the user typed it, to repeat it; flags ``without`` are left out."""
+def typed_command(without: Collection[str] = (), verb: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command line as the user typed it, to repeat it, or to follow it by the command ``verb``
+    with the same options; flags ``without`` are left out."""
     ctx = click.get_current_context()
     words = [word for word in ctx.meta[WORDS] if word not in without]
     catalog = _kept(ctx).get("--catalog", ())
-    return ("peagle", *catalog, *ctx.command_path.split()[1:], *words)
+    return ("peagle", *catalog, *(verb or ctx.command_path.split()[1:]), *words)
 
 
 def command_text(command: Sequence[str]) -> str:

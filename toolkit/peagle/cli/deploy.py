@@ -9,26 +9,13 @@ import click
 
 from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
-from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
+from peagle.cli import view
 from peagle.cli.context import is_plan_file, typed_command
-from peagle.cli.options import (
-    command,
-    deploy_options,
-    option,
-    print_and_refuse,
-)
-from peagle.cli.plan_options import plan_on_type, plan_options
+from peagle.cli.options import PLAN_FIELDS, command, deploy_options, option, print_and_refuse
+from peagle.cli.plan_options import plan_options, planned
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import NOT_REPEATED, Session, account_options
-from peagle.cli.view.console import (
-    confirm,
-    print_facts,
-    print_json,
-    print_status,
-    show_hashing,
-    wants_json,
-)
 from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
 from peagle.cli.view.watch import warm_start_text
 from peagle.deploy.apply import Fallback, RolledBack, deploy_where_possible
@@ -100,7 +87,7 @@ def deploy(
     with session.changing(plan.name, plan.region, creates=True) as change:
 
         def prepare(plan: Plan) -> Preflight:
-            with show_hashing():
+            with view.show_hashing():
                 return change.prepare(
                     plan, role, bucket, accept_unknown_price=accept_unknown_price,
                     review=lambda preflight: show_and_refuse(preflight, session, keep_unproved),
@@ -111,8 +98,8 @@ def deploy(
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
-                print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
-            confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
+                view.print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
+            view.confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(prepare, fallbacks, ctx.params["retry_for"] or 0.0)
         begun, unproved = time.time(), None
         try:
@@ -124,10 +111,6 @@ def deploy(
                 keep_unproved=keep_unproved,
                 keeps_failed=lambda error: keep_failed,
             )
-        except InsufficientCapacity as error:
-            if not fallbacks:
-                _suggest_others(plan, error)
-            raise
         except NotProved as error:
             unproved = error
         _report(ctx, session, change, preflight, fallback, begun, unproved)
@@ -144,11 +127,10 @@ def _report(
     begun: float,
     unproved: NotProved | None,
 ) -> None:
-    """Print what serves now, and how to call it."""
     plan, aws, is_waited_for = preflight.desired.plan, change.aws, not ctx.params["no_wait"]
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
-        print_status(warm_start_text(warm))
+        view.print_status(warm_start_text(warm))
     status = change.status()
     document = plain(status) | {
         "changed": preflight.change in _QUESTIONS or bool(preflight.changes),
@@ -164,11 +146,10 @@ def _report(
     }
     if session.sandbox and is_waited_for:
         document["not_applied"] = show_not_applied(plan.name, aws.region)
-    if wants_json():
-        print_json(document)
-    elif not is_waited_for:
+    view.print_json(document)
+    if not is_waited_for:
         requested = "The endpoint was requested. To wait for it and verify acceptance"
-        print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
+        view.print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
     elif not unproved:
         print_calls(status, preflight, session)
 
@@ -211,11 +192,10 @@ def _refuse_second(ctx: click.Context, aws: Aws, plan: Plan) -> None:
             f"add --name {names[0]} to update it, or --name {plan.name} for a second one",
             code="second-endpoint",
         )
-    print_status(f"{message}. To update it instead, add --name {names[0]}.")
+    view.print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 
 def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
-    """The plans on the types of ``--fallback-instance-types``."""
     types = ctx.params["fallback_types"]
     if types is None:
         return ()
@@ -224,22 +204,14 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
             "--fallback-instance-types cannot be combined with a plan file",
             "use PAIR and its options, so that a plan can be made for each type",
         )
-    names = dict.fromkeys(map(str.strip, types.split(",")))
-    plans = tuple(
-        plan_on_type(ctx, plan.name, kind) for kind in names if kind != plan.instance_type
-    )
-    for fallback in plans:
-        refuse_errors(fallback.findings)
-    return plans
-
-
-def _suggest_others(plan: Plan, error: InsufficientCapacity) -> None:
-    """Let the error's fix name the next types of the ranking."""
-    others = dict.fromkeys(other.instance_type for other in plan.alternatives)
-    others.pop(plan.instance_type, None)
-    if others and not error.command:
-        error.fix += "; to try the next types of the ranking, add "
-        error.fix += f"--fallback-instance-types {','.join(others)}"
+    chosen = {field: ctx.params[field] for field in PLAN_FIELDS & ctx.params.keys()}
+    pair, plans = chosen.pop("pair"), list[Plan]()
+    for kind in dict.fromkeys(map(str.strip, types.split(","))):
+        if kind != plan.instance_type:
+            # Another drafter may be faster there, which the usual name would have.
+            plans.append(planned(ctx, pair, chosen | {"name": plan.name, "instance_type": kind}))
+            refuse_errors(plans[-1].findings)
+    return tuple(plans)
 
 
 def _priced(plan: Plan) -> str:

@@ -15,20 +15,12 @@ from peagle.aws.images import (
     no_images_in_sandbox,
     push_image,
 )
+from peagle.cli import view
 from peagle.cli.context import command_text
 from peagle.cli.options import command, option, print_and_refuse, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import (
-    StatusLine,
-    print_document,
-    print_json,
-    print_line,
-    print_status,
-    print_written,
-    wants_json,
-)
 from peagle.errors import OptionMissing, Unsupported
 from peagle.images.build import Built, findings_with_own_image
 from peagle.images.docker import Image, connect_docker, show_image
@@ -90,8 +82,9 @@ def build_(
                 "--if-configured needs an endpoint of a project file", "add --environment"
             )
         if not choice.builds_image:
-            print_status("Nothing to build: the endpoint has no build_image in the project file.")
-            return print_json({"pushed": None, "next": None}) if wants_json() else None
+            text = "Nothing to build: the endpoint has no build_image in the project file."
+            view.print_status(text)
+            return view.print_json({"pushed": None, "next": None})
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
@@ -108,18 +101,18 @@ def build_(
                 code="codebuild-without-cpu",
             )
         session.start()
-        pushed = build_image_on_aws(session.aws(plan.region), request, print_status)
+        pushed = build_image_on_aws(session.aws(plan.region), request, view.print_status)
     else:
         built, pushed = _build_here(request, session, push)
     if pushed is not None and address_file is not None:
         write_output(address_file, f"{pushed}\n".encode())
-        print_written(address_file)
-    if wants_json() and built is not None:
+        view.print_written(address_file)
+    if view.wants_json() and built is not None:
         seconds = round(built.seconds, 1)
-        return print_json({**plain(built.image), "seconds": seconds, "pushed": pushed})
+        return view.print_json({**plain(built.image), "seconds": seconds, "pushed": pushed})
     if pushed is None:
         assert built is not None
-        return print_status("Next", next_command(plan, built.image, served))
+        return view.print_status("Next", next_command(plan, built.image, served))
     return _show_pushed(pushed, served, bake_weights, plan.region)
 
 
@@ -130,12 +123,11 @@ def _build_here(request: ImageRequest, session: Session, push: bool) -> tuple[Bu
         if session.sandbox:
             raise no_images_in_sandbox("NAME")
         account = session.aws(plan.region).account
-        print_status(f"The image will be pushed to account {account}, {plan.region}.")
+        view.print_status(f"The image will be pushed to account {account}, {plan.region}.")
     built = build_with_status(request, session)
-    if not wants_json():
-        document = plain(built.image)
-        print_document({key: document[key] for key in _SHOWN})
-        print_line(f"built in {built.seconds:.1f} s")
+    document = plain(built.image)
+    view.print_document({key: document[key] for key in _SHOWN})
+    view.print_line(f"built in {built.seconds:.1f} s")
     tags = plan.company.tags
     return built, _push(built.image, None, plan.region, session, tags) if push else None
 
@@ -163,7 +155,7 @@ _SHOWN = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
 
 def build_with_status(request: ImageRequest, session: Session) -> Built:
     """Build the image with Docker, with progress on stderr."""
-    with StatusLine() as status:
+    with view.StatusLine() as status:
         progress = partial(status.show, "building the image")
         return build_image(request, session.aws, progress)
 
@@ -172,9 +164,9 @@ def _push(
     built: Image, registry: str | None, region: str, session: Session, tags: Mapping[str, str] = {}
 ) -> str:
     aws = None if registry and not session.sandbox else session.aws(region)
-    with StatusLine() as status:
+    with view.StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return push_image(built, aws, registry, print_status, progress, tags)
+        return push_image(built, aws, registry, view.print_status, progress, tags)
 
 
 def next_command(plan: Plan, built: Image, served: Sequence[str]) -> str:
@@ -189,9 +181,8 @@ def next_command(plan: Plan, built: Image, served: Sequence[str]) -> str:
 def _show_pushed(address: str, pair: Sequence[str], baked: bool, region: str) -> None:
     command = deploy_arguments(pair, address, baked, region)
     deploy = command_text(command) if command else None
-    if wants_json():
-        return print_json({"pushed": address, "next": deploy})
-    click.echo(address)
+    view.print_json({"pushed": address, "next": deploy})
+    view.print_text(address)
     if deploy:
-        return print_status("Deploy it", deploy)
-    return print_status("SageMaker pulls images from ECR only, not from here.")
+        return view.print_status("Deploy it", deploy)
+    return view.print_status("SageMaker pulls images from ECR only, not from here.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peagle.catalog import find_instance
+from peagle.cli import view
 from peagle.cli.context import command_text
 from peagle.cli.options import (
     Parsed,
@@ -18,34 +19,16 @@ from peagle.cli.options import (
     command_catalog,
     here_option,
     machine_gpus,
-    names_own_image,
     option,
     region_option,
 )
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
-from peagle.cli.view.console import (
-    StatusLine,
-    print_documents,
-    print_findings,
-    print_json,
-    print_line,
-    print_result,
-    print_status,
-    wants_json,
-)
 from peagle.cli.view.watch import print_engine
+from peagle.engine import machine
 from peagle.engine.local import local_log, start_copies, stop_local
 from peagle.engine.logs import crash_error, read_crash
-from peagle.engine.machine import (
-    find_engine,
-    install_engine,
-    install_trainer,
-    installed_engines,
-    is_installed,
-    missing_libraries,
-)
 from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalRunner, find_image
 from peagle.engine.state import (
@@ -55,34 +38,15 @@ from peagle.engine.state import (
     local_engines,
     read_warm_start,
 )
-from peagle.errors import (
-    EngineMissing,
-    Fix,
-    NotFound,
-    OptionMissing,
-    command_line,
-)
+from peagle.errors import EngineMissing, Fix, NotFound, OptionMissing, command_line
 from peagle.findings import refuse_errors
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import Image, connect_docker
 from peagle.planning import Plan
 from peagle.proof import proof_findings
-from peagle.render.image import RuntimeKind
+from peagle.render.image import RuntimeKind, is_own_image
 from peagle.render.requests import pair_arguments
-from peagle.sandbox.client import (
-    add_fault,
-    changed_quotas,
-    clear_faults,
-    conflicting_variables,
-    list_faults,
-    running_sandbox,
-    sandbox_not_running,
-    sandbox_status,
-    set_quota,
-    set_scaling_speed,
-    start_sandbox,
-    stop_sandbox,
-)
+from peagle.sandbox import client
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
@@ -125,49 +89,44 @@ def up(
 ) -> None:
     """Run PAIR or PLAN, and prove that it speculates.
 
-    Returns when the engine is ready; the engine runs until `peagle local down`. Repeating the
-    command changes nothing. Only this machine can reach the engine. On GPUs, --copies N runs N
-    engines, NAME-1 to NAME-N, and weights in S3 are downloaded once. On a CPU the model is compiled
-    only with --compile; `peagle warm --local` makes such starts faster.
+    Returns when the engine is ready; it runs until `peagle local down`, and only this machine can
+    reach it. On GPUs, --copies N runs N engines, NAME-1 to NAME-N, and weights in S3 are downloaded
+    once. On a CPU the model is compiled only with --compile.
     """
     findings = findings_on_this_machine(plan, engine_kind)
     refuse_errors(findings)
     image = None
     if engine_kind == "docker":
         image = local_image(plan, gpus, build_first, base)
-    machine = machine_gpus() if image is None else None
-    on_gpus = machine is not None
-    runner = LocalRunner(image, gpus or on_gpus, compiled, machine=machine)
+    here = machine_gpus() if image is None else None
+    runner = LocalRunner(image, gpus or here is not None, compiled, machine=here)
     if emit_compose:
         text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
+        view.print_json({"file": str(emit_compose), "port": published})
         if is_stdout:
-            click.echo(text, nl=False)
+            view.print_text(text, nl=False)
         else:
             write_output(emit_compose, text.encode())
-        if wants_json():
-            print_json({"file": str(emit_compose), "port": published})
-        elif not is_stdout:
             up = ("docker", "compose", "--file", str(emit_compose), "up")
-            print_status(f"{emit_compose} publishes port {published}", command_line(up))
-        return print_findings(findings, err=True)
-    copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
-    if plan.copies and plan.copies.per_instance > copies:
-        text = f"One engine runs, not {plan.copies.per_instance} copies: they need GPUs and --here"
-        print_status(text)
-    with StatusLine() as status:
+            view.print_status(f"{emit_compose} publishes port {published}", command_line(up))
+        return view.print_findings(findings, err=True)
+    wanted = plan.copies.per_instance if plan.copies else 1
+    copies = wanted if here is not None and plan.is_here else 1
+    if wanted > copies:
+        view.print_status(f"One engine runs, not {wanted} copies: they need GPUs and --here")
+    with view.StatusLine() as status:
         plan = with_weights_here(plan, status) if runner.gpus else plan
         engines = start_copies(plan, copies, port, status.show, runner)
-    print_findings(findings, err=True)
-    if wants_json():
-        documents = [engine_document(engine) for engine in engines]
-        return print_json({"engines": documents} if copies > 1 else documents[0])
+    view.print_findings(findings, err=True)
+    documents = [engine_document(engine) for engine in engines]
+    view.print_json({"engines": documents} if copies > 1 else documents[0])
     for engine in engines:
         print_engine(engine)
     return None
 
 
-def with_weights_here(plan: Plan, status: StatusLine) -> Plan:
+def with_weights_here(plan: Plan, status: view.StatusLine) -> Plan:
     """The plan with folders of this machine in place of prefixes in S3, downloaded where they are
     missing, with the AWS account of the environment."""
     weights = [model.weights for model in (plan.target, plan.drafter) if model]
@@ -181,7 +140,7 @@ def with_weights_here(plan: Plan, status: StatusLine) -> Plan:
     )
 
 
-def show_copy(status: StatusLine, progress: SyncProgress) -> None:
+def show_copy(status: view.StatusLine, progress: SyncProgress) -> None:
     """Show how far a copy of weights is."""
     text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
     if progress.seconds_left is not None:
@@ -205,12 +164,12 @@ def down(name: str | None, everything: bool, now: bool) -> None:
         names = (name,) if name in names else copy_names(name) or (name,)
     stopped = []
     for engine in names:
-        with StatusLine() as status:
-            if not (now or wants_json()) and engine in local_engine_names():
+        with view.StatusLine() as status:
+            if not (now or view.wants_json()) and engine in local_engine_names():
                 status.show(f"waiting for running requests of {engine} (--now skips this)")
             if stop_local(engine, now):
                 stopped.append(engine)
-    print_result({"ended": stopped, "removed": list(names)})
+    view.print_result({"ended": stopped, "removed": list(names)})
 
 
 @command("peagle local logs peagle-tiny -f", of=local, json=False)
@@ -226,13 +185,13 @@ def logs(name: str, follow: bool) -> None:
 def list_() -> None:
     """List the engines of this machine."""
     documents = [engine_document(engine) for engine in local_engines()]
-    print_result({"engines": documents}, lambda _: print_documents(documents, _LISTED))
+    view.print_result({"engines": documents}, lambda _: view.print_documents(documents, _LISTED))
     for document in documents:
-        if document["crash"] and not wants_json():
-            print_status(f"{document['name']}: {crash_error(document['log'])}")
-    if not documents and not wants_json():
+        if document["crash"]:
+            view.print_status(f"{document['name']}: {crash_error(document['log'])}")
+    if not documents:
         start = command_text(("peagle", "local", "up", "PAIR"))
-        print_status("No engines are running. Start one", start)
+        view.print_status("No engines are running. Start one", start)
 
 
 local.add_command(list_, "status")
@@ -273,7 +232,7 @@ def local_image(
         return build_with_status(request, new_session()).image
     docker = connect_docker()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
-    named = plan.runtime.image if names_own_image(plan) else None
+    named = plan.runtime.image if is_own_image(plan, command_catalog().runtimes) else None
     image = find_image(docker, plan, runtime, named, command)
     if image is None:
         raise NotFound(
@@ -308,14 +267,16 @@ def install(
     """
     version = vllm or command_catalog(ctx).runtimes.default
     if trainer:
-        trainer_python = install_trainer(version, python, print_status, gpu)
-        return print_result({"trainer": "speculators", "python": str(trainer_python)})
-    present = is_installed(version, gpu)
+        trainer_python = machine.install_trainer(version, python, view.print_status, gpu)
+        return view.print_result({"trainer": "speculators", "python": str(trainer_python)})
+    present = machine.is_installed(version, gpu)
     if gpu and not present and machine_gpus(ctx) is None:
-        print_status("This machine has no NVIDIA GPU: the engine is installed, but cannot run here")
-    engine = install_engine(version, python, print_status, gpu)
+        view.print_status(
+            "This machine has no NVIDIA GPU: the engine is installed, but cannot run here"
+        )
+    engine = machine.install_engine(version, python, view.print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
-    return print_result(document)
+    return view.print_result(document)
 
 
 @command("peagle engine status --json", name="status", of=engine)
@@ -324,18 +285,19 @@ def engine_status() -> None:
     version = command_catalog().runtimes.default
     used, missing = None, None
     try:
-        used = str(find_engine(version).python)
+        used = str(machine.find_engine(version).python)
     except EngineMissing as error:
         missing = error
-    installed = [
-        {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
-    ]
-    libraries = list(missing_libraries())
-    print_result(
-        {"vllm": version, "python": used, "installed": installed, "missing_packages": libraries}
-    )
-    if missing and not wants_json():
-        print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
+    engines = machine.installed_engines()
+    document = {
+        "vllm": version,
+        "python": used,
+        "installed": [{"vllm": each.vllm, "python": str(each.python)} for each in engines],
+        "missing_packages": machine.missing_libraries(),
+    }
+    view.print_result(document)
+    if missing:
+        view.print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
@@ -355,26 +317,25 @@ def start(port: int, engine: EngineKind | None) -> None:
     With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
     image, else the newest CPU image.
     """
-    address = start_sandbox(port, engine)
-    if wants_json():
-        return print_json({"url": address.url, "pid": address.pid})
-    print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
+    address = client.start_sandbox(port, engine)
+    view.print_json({"url": address.url, "pid": address.pid})
+    view.print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
     environment = command_text(("peagle", "sandbox", "env"))
     deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
-    click.echo(f'To use it in this shell:  eval "$({environment})"')
-    return click.echo(f"Or directly:              {deploy}")
+    view.print_text(f'To use it in this shell:  eval "$({environment})"')
+    view.print_text(f"Or directly:              {deploy}")
 
 
 @command("peagle sandbox stop", of=sandbox)
 def stop() -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    print_result(stop_sandbox())
+    view.print_result(client.stop_sandbox())
 
 
 @command("peagle sandbox status --json", of=sandbox)
 def status() -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    print_result(sandbox_status())
+    view.print_result(client.sandbox_status())
 
 
 @command('eval "$(peagle sandbox env)"', of=sandbox)
@@ -384,19 +345,18 @@ def env(region: str) -> None:
 
     Fails if the sandbox is not running.
     """
-    address = running_sandbox()
+    address = client.running_sandbox()
     if address is None:
-        raise sandbox_not_running()
+        raise client.sandbox_not_running()
     variables = address.environment(region)
     if any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in os.environ):
         excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         variables["NO_PROXY"] = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
         variables["no_proxy"] = variables["NO_PROXY"]
-    if wants_json():
-        return print_json(variables)
+    view.print_json(variables)
     for name, value in variables.items():
-        click.echo(f"export {name}={shlex.quote(value)}")
-    return click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
+        view.print_text(f"export {name}={shlex.quote(value)}")
+    view.print_text(f"unset {command_line(client.conflicting_variables(os.environ))}")
 
 
 _ADD_HELP = """Let OPERATION fail from now on.
@@ -436,20 +396,20 @@ def add(
 ) -> None:
     if instance_type:
         find_instance(command_catalog().instances, instance_type)
-    print_result(add_fault(operation, kind, times, instance_type, seconds))
+    view.print_result(client.add_fault(operation, kind, times, instance_type, seconds))
 
 
 @command("peagle sandbox fault list --json", name="list", of=fault)
-def list_faults_() -> None:
+def list_faults() -> None:
     """List the faults, and how many calls each has met."""
-    print_result(list_faults())
+    view.print_result(client.list_faults())
 
 
 @command("peagle sandbox fault clear CreateEndpoint", of=fault)
 @click.argument("operation", required=False)
 def clear(operation: str | None) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
-    print_result({"removed": clear_faults(operation)})
+    view.print_result({"removed": client.clear_faults(operation)})
 
 
 @sandbox.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -463,28 +423,24 @@ def quota() -> None:
 @region_option("the quota")
 def set_(instance_type: str, value: int, region: str) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
-    set_quota(instance_type, value, region)
-    print_result({"instance_type": instance_type, "region": region, "value": value})
+    client.set_quota(instance_type, value, region)
+    view.print_result({"instance_type": instance_type, "region": region, "value": value})
 
 
 @command("peagle sandbox quota list --json", name="list", of=quota)
-def list_quotas_() -> None:
+def list_quotas() -> None:
     """List the quotas that were set; every other is 2."""
-    print_result(changed_quotas())
+    view.print_result(client.changed_quotas())
 
 
 @command("peagle sandbox scaling --speed 100", of=sandbox)
-@option(
-    "--speed N",
-    "How many seconds pass in one; 1 is AWS's time.",
-    click.FloatRange(min=1, max=1000),
-    required=True,
-)
+@option("--speed N", "How many seconds pass in one; 1 is AWS's time.", click.FloatRange(1, 1000),
+        required=True)  # fmt: skip
 def scaling(speed: float) -> None:
     """Let the times of automatic scaling pass faster.
 
     As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
     and the cooldown.
     """
-    set_scaling_speed(speed)
-    print_result({"speed": speed})
+    client.set_scaling_speed(speed)
+    view.print_result({"speed": speed})

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 
 import click
 
+from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
+from peagle.cli import view
 from peagle.cli.context import command_text, in_context
 from peagle.cli.options import command, command_catalog, option
-from peagle.cli.view.console import print_facts, print_json, print_line, print_status, wants_json
 from peagle.data import data_folder
 from peagle.engine.gpus import check_driver, this_machine_in, visible_gpus
 from peagle.engine.machine import MachineCheck, find_engine, machine_checks
-from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
+from peagle.errors import CatalogError, NotFound, PeagleError, Refused, command_line, nearest
 from peagle.text import plain
 
 
@@ -29,29 +30,34 @@ def doctor(ctx: click.Context, /) -> None:
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
-    catalog = command_catalog(ctx)
     from peagle.aws.client import find_credentials  # with boto3, which explain does not need
 
+    wrong = list[MachineCheck]()
+    try:
+        catalog = command_catalog(ctx)
+    except CatalogError as error:  # a file of --catalog: the machine is checked without that
+        command = tuple(error.command)
+        wrong = [MachineCheck("Catalogue", error.message, False, "--catalog", error.fix, command)]
+        catalog = load_catalog()
     method = find_credentials()
     credentials = MachineCheck(
         "AWS credentials", f"found ({method})" if method else "there are none", bool(method),
         "deploying to AWS", "use --sandbox, or configure credentials", ("aws", "configure"),
     )  # fmt: skip
     vllm = catalog.runtimes.default
-    checks = (*machine_checks(vllm), credentials, *_gpu_checks(catalog))
-    if wants_json():
-        documents = plain(checks)
-        for document, check in zip(documents, checks, strict=True):
-            document["command"] = None if check.fine else in_context(check.command) or None
-            document["fix"] = "" if check.fine else check.fix
-        print_json({"checks": documents})
+    checks = (*machine_checks(vllm), credentials, *_gpu_checks(catalog), *wrong)
+    documents = plain(checks)
+    for document, check in zip(documents, checks, strict=True):
+        document["command"] = None if check.fine else in_context(check.command) or None
+        document["fix"] = "" if check.fine else check.fix
+    view.print_json({"checks": documents})
     facts = []
-    for check in () if wants_json() else checks:
+    for check in checks:
         facts.append((f"{'ok' if check.fine else '--'} {check.what}", (check.found, "")))
         if not check.fine:
             needed = f"needed for {check.needed_for}: {check.fix}"
             facts.append(("", (needed, command_text(check.command))))
-    print_facts(facts, indent=0, err=False)
+    view.print_facts(facts, indent=0, err=False)
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
 
@@ -122,7 +128,7 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
     if keep:
         remove = command_text(("peagle", "destroy", NAME, "--sandbox"))
         remove += "" if was_running else f" && {command_text(('peagle', 'sandbox', 'stop'))}"
-        print_status("The endpoint is still running. Remove it", remove)
+        view.print_status("The endpoint is still running. Remove it", remove)
 
 
 def _run(*arguments: str, check: bool = True) -> None:
@@ -172,11 +178,9 @@ def explain(code: str) -> None:
         codes = dict.fromkeys(str(row["code"]) for row in every)
         fix = nearest(code, codes) or "docs/errors.md has all codes; AWS's own are in its docs"
         raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
-    if wants_json():
-        return print_json({"code": code, "explanations": rows})
+    view.print_json({"code": code, "explanations": rows})
     for row in rows:
-        print_line(f"{code}: {row['severity'] or row['about']}", bold=True)
+        view.print_line(f"{code}: {row['severity'] or row['about']}", bold=True)
         about = row["about"] if row["severity"] else ""
         facts = (("about", about), ("cause", row["cause"]), ("fix", row["fix"]))
-        print_facts(((label, text or "") for label, text in facts), err=False)
-    return None
+        view.print_facts(((label, text or "") for label, text in facts), err=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import json
 import os
@@ -131,8 +130,6 @@ def main() -> NoReturn:
     error_fields: dict[str, Any] = {}
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    # Collecting garbage while modules load, and again at the end, is a tenth of a plan's time.
-    gc.set_threshold(100_000)
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
@@ -153,17 +150,11 @@ def main() -> NoReturn:
         if error.errno not in UNWRITABLE:
             raise
         if error.filename is None:
-            _discard_output()  # else Python fails again at the end, with another exit code
+            # What stdout still buffers disappears, else Python fails again, with another exit code.
+            with suppress(OSError):  # a stream in memory has no descriptor
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
-    finally:
-        gc.freeze()
-
-
-def _discard_output() -> None:
-    """Let what stdout still buffers disappear when the process ends."""
-    with suppress(OSError):  # a stream in memory has no descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):

@@ -12,12 +12,12 @@ import click
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
-from peagle.cli.context import PeagleCommand, add_flag, is_plan_file
-from peagle.cli.view.console import json_flag, print_findings
+from peagle.cli import view
+from peagle.cli.context import PeagleCommand, is_plan_file
 from peagle.errors import PeagleError
 from peagle.findings import Finding, errors, refuse_errors
 from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
-from peagle.planning import Options, Plan
+from peagle.planning import Options
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 from peagle.vllm.defaults import KV_CACHE_DTYPES
@@ -170,13 +170,10 @@ def command(
     option."""
 
     def make(function: Callable[..., Any]) -> click.Command:
-        if json:
-            function = json_flag(function)
-            options = vars(function)["__click_params__"]  # the last one first
-            options.insert(0, options.pop())
         lines = "\n".join(f"  {example}" for example in examples)
         epilog = f"\b\nExamples:\n{lines}\n" if examples[1:] else f"Example: {examples[0]}"
         made = click.command(name, cls=cls, epilog=epilog, **settings)(function)
+        made.params += [_json_flag] if json else []
         if of is not None:
             of.add_command(made)
         return made
@@ -210,18 +207,16 @@ def region_option(what: str) -> Callable[..., Any]:
     return click.option("--region", envvar=variables, default=DEFAULT_REGION, help=help_text)
 
 
-yes_option = add_flag("yes", "--yes", "-y", help="Do not ask for confirmation.")
-"""Adds ``--yes``, which ``confirm`` reads."""
+_json_flag = option("--json as_json", "Print one JSON document.", bool)
+yes_option = option("--yes -y", "Do not ask for confirmation.", bool)
 
-
-def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--role``, ``--yes`` and ``--accept-unknown-price``, to create an endpoint."""
-    role = "Execution role: ARN or name.  [default: found automatically]"
-    command = option("--accept-unknown-price", "Deploy even if the price is unknown.", bool)(
-        command
-    )
-    command = yes_option(command)
-    return option("--role", role, envvar="PEAGLE_ROLE")(command)
+deploy_options = add_options([
+    option("--role", "Execution role: ARN or name.  [default: found automatically]",
+           envvar="PEAGLE_ROLE"),
+    yes_option,
+    option("--accept-unknown-price", "Deploy even if the price is unknown.", bool),
+])  # fmt: skip
+"""The options of commands that create an endpoint."""
 
 
 def here_option(command: Command, hidden: bool = True) -> Command:
@@ -258,8 +253,9 @@ def machine_gpus(ctx: click.Context | None = None) -> Gpus | None:
     return gpus
 
 
-_CATALOG = "peagle.catalog"
-"""Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
+CATALOG = "peagle.catalog"
+"""Key in click's ``Context.meta`` of the catalogue of the command, perhaps with a target of the
+user's own."""
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
@@ -271,27 +267,15 @@ def catalog_of(ctx: click.Context) -> Path | None:
 def command_catalog(ctx: click.Context | None = None) -> Catalog:
     """The catalogue of the running command: the bundled one with that of ``peagle --catalog``."""
     ctx = ctx or click.get_current_context()
-    if _CATALOG not in ctx.meta:
+    if CATALOG not in ctx.meta:
         catalog = load_catalog(catalog_of(ctx))
         if is_here(ctx):
             from peagle.engine.gpus import this_machine_in
 
             catalog = this_machine_in(catalog, machine_gpus(ctx))
-        ctx.meta[_CATALOG] = catalog
-    kept: Catalog = ctx.meta[_CATALOG]
+        ctx.meta[CATALOG] = catalog
+    kept: Catalog = ctx.meta[CATALOG]
     return kept
-
-
-def set_command_catalog(ctx: click.Context, catalog: Catalog) -> None:
-    """Give the running command this catalogue, such as one with the user's own target."""
-    ctx.meta[_CATALOG] = catalog
-
-
-def names_own_image(plan: Plan) -> bool:
-    """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
-    from peagle.render.image import is_own_image
-
-    return is_own_image(plan, command_catalog().runtimes)
 
 
 def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
@@ -312,5 +296,5 @@ def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[st
 def print_and_refuse(findings: Sequence[Finding]) -> None:
     """Show the findings; raise Refused with the first error, which is not shown twice."""
     first = errors(findings)[:1]
-    print_findings((finding for finding in findings if finding not in first), err=True)
+    view.print_findings((finding for finding in findings if finding not in first), err=True)
     refuse_errors(first)

@@ -10,13 +10,8 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import (
-    command_text,
-    in_context,
-    is_plan_file,
-    is_typed,
-    typed_command,
-)
+from peagle.cli import view
+from peagle.cli.context import command_text, in_context, is_plan_file, is_typed, typed_command
 from peagle.cli.options import (
     PLAN_FIELDS,
     command,
@@ -27,16 +22,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
-from peagle.cli.view.console import (
-    document_facts,
-    print_json,
-    print_result,
-    print_status,
-    print_table,
-    print_written,
-    wants_json,
-)
-from peagle.cli.view.plan import print_answer, print_comparison, print_details
+from peagle.cli.view.plan import comparison_rows, print_answer, print_comparison, print_details
 from peagle.errors import OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors, refuse_errors
 from peagle.planning import Plan
@@ -57,26 +43,22 @@ def _show_changes(
     before = _earlier(ctx, file)
     comparison = compare_plans(before or plan, plan)
     increase = comparison.price_increase if before else None
-    first, second = (dict(document_facts(answer)) for answer in comparison.plans)
+    rows = comparison_rows(comparison)
     if before is None:
-        rows = [(label, "-", text) for label, text in second.items()]
+        rows = [(label, "-", after) for label, _, after in rows]
+    rows = [row for row in rows if row[1] != row[2]]
+    earlier, later = comparison.plans
+    document = {
+        "before": earlier if before else None,
+        "after": later,
+        "changes": comparison.changes,
+        "price_increase": increase,
+    }
+    view.print_json(document)
+    if markdown:
+        view.print_text("\n".join(_markdown(ctx, plan, before, rows, increase)))
     else:
-        facts = ((label, first[label], text) for label, text in second.items())
-        rows = [row for row in facts if row[1] != row[2]]
-        rows += [change.cells for change in comparison.other_changes]
-    if wants_json():
-        earlier, later = comparison.plans
-        document = {
-            "before": earlier if before else None,
-            "after": later,
-            "changes": comparison.changes,
-            "price_increase": increase,
-        }
-        print_json(document)
-    elif markdown:
-        click.echo("\n".join(_markdown(ctx, plan, before, rows, increase)))
-    else:
-        print_table(("", "BEFORE", "AFTER"), rows)
+        view.print_table(("", "BEFORE", "AFTER"), rows)
     refuse_errors(plan.findings)
     if max_increase is not None and increase is not None and increase * 100 > max_increase:
         raise Refused(
@@ -94,7 +76,7 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
     if not file.is_file():
-        print_status(f"{file} does not exist: the endpoint is new")
+        view.print_status(f"{file} does not exist: the endpoint is new")
         return None
     try:
         project = load_project(ctx, file)
@@ -103,7 +85,7 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
             return None
         return plan_in_project(ctx, "plan", file)
     except UserError as error:  # what the change may repair
-        print_status(f"the earlier plan cannot be made: {error.message}")
+        view.print_status(f"the earlier plan cannot be made: {error.message}")
         return None
 
 
@@ -196,24 +178,21 @@ def plan(
     refused = errors(plan.findings)
     if output is not None and not refused:
         write_output(output, plan_bytes(plan))
-        print_written(output)
+        view.print_written(output)
     if changes_from is not None:
         return _show_changes(ctx, plan, changes_from, markdown, max_price_increase)
-    if wants_json():
+    if view.wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = tuple(
             finding.model_copy(update={"command": in_context(finding.command or ()) or None})
             for finding in plan.findings
         )
-        print_json(plan_document(plan.model_copy(update={"findings": findings})))
+        view.print_json(plan_document(plan.model_copy(update={"findings": findings})))
     else:
         verb = ("local", "up") if plan.is_here else ("deploy",)
+        apply = command_line(typed_command(("--online", "--verbose"), verb))
         if output:
             apply = command_text(("peagle", *verb, str(output)))
-        else:  # the words of this command
-            words = typed_command(without=("--online", "--verbose"))
-            at = words.index("plan")  # behind the folder of --catalog
-            apply = command_line((*words[:at], *verb, *words[at + 1 :]))
         print_answer(plan, None if refused else apply, verbose)
         if verbose:
             print_details(plan)
@@ -230,7 +209,7 @@ def _compare(ctx: click.Context, first: Plan, text: str) -> None:
         shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
-    print_result(comparison, print_comparison)
+    view.print_result(comparison, print_comparison)
     refuse_errors((*first.findings, *second.findings))
 
 

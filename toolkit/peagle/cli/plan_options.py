@@ -14,8 +14,10 @@ from click.core import ParameterSource
 
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import is_plan_file, root_group
+from peagle.cli import view
+from peagle.cli.context import is_plan_file, root_group, typed_flag
 from peagle.cli.options import (
+    CATALOG,
     FILE,
     KINDS,
     PLAN_FIELDS,
@@ -25,10 +27,8 @@ from peagle.cli.options import (
     complete_pair,
     is_here,
     option,
-    set_command_catalog,
 )
-from peagle.cli.project import CHOICE, project_options
-from peagle.cli.view.console import show_hashing
+from peagle.cli.project import CHOICE
 from peagle.errors import OptionsConflict
 from peagle.options import (
     GROUPS,
@@ -44,14 +44,8 @@ from peagle.planning import Plan
 from peagle.planning.overrides import parse_pairs, parse_settings, parse_speculative
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
+from peagle.weights import own_target
 from peagle.weights.layout import AwsOf, checkpoint_at
-from peagle.weights.own_target import (
-    head_reader,
-    is_on_hub,
-    plan_pair,
-    target_not_read,
-    with_own_target,
-)
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -68,7 +62,7 @@ _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
 
 def make_option(
     field: str, flag: Flag, tag_flag: str = "--tag", of: type[Options] = Options
-) -> click.Option:
+) -> Option:
     """The option of that field."""
     kind, metavar = KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
@@ -125,7 +119,7 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         "file",
     )
     with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
-    return pair(project_options()(image_from(with_options)))
+    return pair(image_from(with_options))
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
@@ -134,10 +128,10 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
     return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
-def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
-    """Add the options of these fields, also of keys of the file, to a command."""
+def field_options(*fields: str) -> list[Option]:
+    """The options of these fields, also of keys of the file."""
     flags = {name: flag._replace(in_file=False, group="Options") for name, flag in read_flags()}
-    return add_options([make_option(field, flags[field]) for field in fields])
+    return [make_option(field, flags[field]) for field in fields]
 
 
 def engine_options(of: type[EngineOptions]) -> Callable[[Callable[..., Any]], Any]:
@@ -170,29 +164,27 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
             # It has its own region and tags; variables such as AWS_REGION do not override it.
             is_variable = ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
             if not is_variable and (name != "region" or value != plan.region):
-                parts = reversed(ctx.command.params)  # --instance-type, not --here behind it
-                flags = {part.name: max(part.opts, key=len) for part in parts}
-                flags["speculation"] = "--no-speculation"
-                message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
+                flag = typed_flag(ctx, (name, f"no_{name}")) or name
+                message = f"{flag} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
         if not online:
             return plan
         from peagle.session import plan_file_online
 
         return plan_file_online(_started_session(ctx), plan, command_catalog(ctx))
-    checkpoint = _own_target(ctx, pair)
+    checkpoint = _read_own_target(ctx, pair)
     verdict = options.pop("verdict", None)
     if checkpoint is not None:
         options["target_checkpoint"] = checkpoint
     catalog = command_catalog(ctx)
-    reader = head_reader(catalog, pair, _aws(ctx)) if _is_online(ctx) else None
-    with show_hashing():
+    reader = own_target.head_reader(catalog, pair, _aws(ctx)) if _is_online(ctx) else None
+    with view.show_hashing():
         if online:
             from peagle.session import plan_pair_online
 
             session = _started_session(ctx)
             return plan_pair_online(session, pair, options, catalog, reader, verdict)
-        return plan_pair(pair, options, catalog, reader, verdict)
+        return own_target.plan_pair(pair, options, catalog, reader, verdict)
 
 
 def plan_in_project(
@@ -214,35 +206,27 @@ def plan_in_project(
     return plan
 
 
-def plan_on_type(ctx: click.Context, name: str, instance_type: str) -> Plan:
-    """The plan of the command's PAIR and planning options on another instance type, for the
-    deployment ``name``: another drafter may be faster there, which the usual name would have."""
-    chosen = {field: ctx.params[field] for field in PLAN_FIELDS & ctx.params.keys()}
-    chosen |= {"name": name, "instance_type": instance_type}
-    return planned(ctx, chosen.pop("pair"), chosen)
-
-
 _OWN_TARGETS = "peagle.own-targets"
 """Key in click's ``Context.meta``: location -> checkpoint of a target of the user's own."""
 
 
-def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
+def _read_own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
     """The checkpoint of a target that the catalogue does not have, which joins the command's
     catalogue. Raises NotFound for one elsewhere where the command is not online."""
 
     def read(location: str) -> Checkpoint:
-        if not (is_s3_uri(location) or is_on_hub(location)):
+        if not (is_s3_uri(location) or own_target.is_on_hub(location)):
             return checkpoint_at(location)
         if _is_online(ctx):
             return checkpoint_at(location, _aws(ctx))
         command: tuple[str, ...] = ("peagle", "plan", pair, "--online")
         command += () if ctx.command.name == "plan" else ("--output", "plan.json")
-        raise target_not_read(location, command, command_catalog(ctx))
+        raise own_target.target_not_read(location, command, command_catalog(ctx))
 
     checkpoints: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
     if pair not in checkpoints:
-        catalog, checkpoints[pair] = with_own_target(command_catalog(ctx), pair, read)
-        set_command_catalog(ctx, catalog)
+        catalog, checkpoints[pair] = own_target.with_own_target(command_catalog(ctx), pair, read)
+        ctx.meta[CATALOG] = catalog
     return checkpoints[pair]
 
 

@@ -7,7 +7,7 @@ option's own type and callback.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,9 @@ import click
 from click.core import ParameterSource
 
 from peagle.account import leads_to_sandbox
+from peagle.cli import view
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
-from peagle.cli.options import FILE, PLAN_FIELDS, Parsed, add_options
-from peagle.cli.view.console import print_status
+from peagle.cli.options import PLAN_FIELDS, Parsed, option
 from peagle.deploy.records import deployment_names
 from peagle.errors import Fix, UserError
 from peagle.options import ONLY_DEPLOY
@@ -34,8 +34,6 @@ from peagle.project import (
     read_project,
 )
 from peagle.store import SANDBOX
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 CHOICE = "peagle.endpoint-choice"
 """Key in click's ``Context.meta`` of the EndpointChoice that the command is about, if any."""
@@ -141,24 +139,37 @@ def _in_folder(project: Project, text: str, always: bool = False) -> str:
     return relative if relative.startswith("..") else f"./{relative}"
 
 
-class _EnvironmentOption(click.Option):
-    """``--environment``. ``keys`` are those of the file that the command takes (``None``: all).
-    Without an argument the only endpoint is meant, if ``implicit``, unless there is a parameter of
-    ``instead``."""
-
-    keys: Collection[str] | None
-    instead: Collection[str]
-    implicit: bool
-
-
 class ProjectCommand(PeagleCommand):
-    """A command whose argument and options may come from a project file."""
+    """A command whose argument and options may come from a project file: of the file's keys it
+    takes ``keys`` (``None``: all). Without an argument the only endpoint is meant, if ``implicit``,
+    unless there is a parameter of ``instead``."""
+
+    def __init__(
+        self,
+        *names: Any,
+        keys: Collection[str] | None = None,
+        instead: Collection[str] = (),
+        implicit: bool = True,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*names, **settings)
+        self.keys, self.instead, self.implicit = keys, instead, implicit
+        arguments = (part for part in self.params if part.name in ("pair", "name"))
+        self.argument = next(part for part in arguments if isinstance(part, click.Argument))
+        at = self.params.index(self.argument) + 1
+        self.params[at:at] = [
+            option("-e --environment project_environment NAME", "Environment in the project file, "
+                   "such as staging. The argument is then the name of an endpoint there, if it has "
+                   "several."),
+            option("--project project_file FILE", "Project file.  [default: peagle.yaml in this "
+                   "folder or above]", "file"),
+        ]  # fmt: skip
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, then give the options that were not typed the values of the file."""
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            _take_from_project(ctx)
+            _take_from_project(ctx, self)
         return rest
 
 
@@ -169,72 +180,29 @@ def complete_name(ctx: click.Context, _: click.Parameter, typed: str) -> list[st
     return [name for name in names if name.startswith(typed)]
 
 
-def project_options(
-    keys: Collection[str] | None = None, instead: Collection[str] = (), implicit: bool = True
-) -> Decorator:
-    """Add ``--environment`` and ``--project``; the parameters are as in ``_EnvironmentOption``."""
-
-    environment = _EnvironmentOption(
-        ["-e", "--environment", "project_environment"],
-        metavar="NAME",
-        help="Environment in the project file, such as staging. The argument is then the name "
-        "of an endpoint there, if it has several.",
-    )
-    environment.keys, environment.instead, environment.implicit = keys, instead, implicit
-    file = click.Option(
-        ["--project", "project_file"],
-        type=FILE,
-        metavar="FILE",
-        help="Project file.  [default: peagle.yaml in this folder or above]",
-    )
-    return add_options([environment, file])
-
-
-def endpoint_argument(
-    metavar: str | None = None,
-    instead: Collection[str] = (),
-    implicit: bool = True,
-    keys: Collection[str] = ACCOUNT,
-) -> Decorator:
-    """Add the argument NAME of a deployment, ``--environment`` and ``--project``; the command gets
-    ``name``, ``None`` only with a parameter of ``instead``."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        shown = metavar or ("[NAME]" if instead else "NAME")
-        argument = click.argument(
-            "name", metavar=shown, required=False, shell_complete=complete_name
-        )
-        return argument(project_options(keys, instead, implicit)(command))
-
-    return add
-
-
-def _take_from_project(ctx: click.Context) -> None:
-    option = next(part for part in ctx.command.params if isinstance(part, _EnvironmentOption))
-    argument = next(part for part in ctx.command.params if isinstance(part, click.Argument)
-                    and part.name in ("pair", "name"))  # fmt: skip
+def _take_from_project(ctx: click.Context, command: ProjectCommand) -> None:
     environment = ctx.params.pop("project_environment")
     path = ctx.params.pop("project_file")
     image_from = ctx.params.pop("image_from", None)
-    typed = ctx.params[str(argument.name)]
+    typed = ctx.params[str(command.argument.name)]
     is_plan = is_plan_file(typed or "")
     if environment is None and path is None:
         nearest = find_project(Path())
-        if typed is not None or any(is_typed(ctx, name) for name in option.instead):
+        if typed is not None or any(is_typed(ctx, name) for name in command.instead):
             # The user may think that the network and the key in it apply.
             if nearest and ctx.command.name in ("deploy", "plan") and not is_plan:
                 file = f"{nearest.name} is not used"
-                print_status(f"{file}: name one of its endpoints, with -e or --project")
+                view.print_status(f"{file}: name one of its endpoints, with -e or --project")
             return
-        path = nearest if option.implicit else None
-        if path is None and option.instead:
+        path = nearest if command.implicit else None
+        if path is None and command.instead:
             return  # the command has its own message
         if path is None:
-            raise click.MissingParameter(ctx=ctx, param=argument)
+            raise click.MissingParameter(ctx=ctx, param=command.argument)
     project = load_project(ctx, path)
     choice = choose_endpoint(project, None if is_plan else typed, environment)
     ctx.meta[CHOICE] = choice
-    _apply_choice(ctx, choice, option.keys, is_plan)
+    _apply_choice(ctx, choice, command.keys, is_plan)
     if is_plan:
         return
     name = choice.deployment_name(_prefix(ctx, choice))

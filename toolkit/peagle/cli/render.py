@@ -6,17 +6,11 @@ from pathlib import Path
 
 import click
 
+from peagle.cli import view
 from peagle.cli.context import root_group
 from peagle.cli.options import command, command_catalog, option, output_option, print_and_refuse
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
-from peagle.cli.view.console import (
-    print_json,
-    print_result,
-    print_status,
-    print_written,
-    wants_json,
-)
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.images.build import check_format
@@ -70,10 +64,10 @@ def render(format: str, plan: Plan, output: Path, force: bool) -> None:
     paths = [str(output / file.path) for file in files]
 
     def show(_: object) -> None:
-        print_status(f"{plan.pair} as {format}:")
+        view.print_status(f"{plan.pair} as {format}:")
         click.echo("\n".join(paths))
 
-    print_result({"format": format, "pair": plan.pair, "files": paths}, show)
+    view.print_result({"format": format, "pair": plan.pair, "files": paths}, show)
 
 
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
@@ -138,14 +132,12 @@ def init(
     steps = text.splitlines()[filled:]  # the first one is what fills in the placeholders
     if kind == "codepipeline" and endpoints[1:]:
         steps.append(f"deploy the stack once more, with Endpoint, for {', '.join(endpoints[1:])}")
-    if wants_json():
-        return print_json({"kind": kind, "files": list(files), "next": steps})
+    view.print_json({"kind": kind, "files": list(files), "next": steps})
     for name in files:
-        print_written(folder / name)
-    print_status("Next:")
+        view.print_written(folder / name)
+    view.print_status("Next:")
     for number, step in enumerate(steps, 1):
-        print_status(f"  {number}. {step}")
-    return None
+        view.print_status(f"  {number}. {step}")
 
 
 def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
@@ -169,9 +161,9 @@ def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
 @click.pass_context
 def schema(ctx: click.Context, output: Path | None) -> None:
     """Print the JSON schema of peagle.yaml, which editors complete and check the file with."""
-    document = project_schema(file_options(root_group(ctx)))
+    document = schema_bytes(project_schema(file_options(root_group(ctx))))
     if output is None:
-        print_json(document)
+        view.print_text(document.decode(), nl=False)
         return
-    write_output(output, schema_bytes(document))
-    print_written(output)
+    write_output(output, document)
+    view.print_written(output)

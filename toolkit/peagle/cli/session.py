@@ -12,10 +12,10 @@ import click
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say
 from peagle.catalog.schema import Catalog
+from peagle.cli import view
 from peagle.cli.context import typed_command
-from peagle.cli.options import catalog_of, command, command_catalog
-from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.view.console import DeploymentProgress, print_status
+from peagle.cli.options import catalog_of, command, command_catalog, option
+from peagle.cli.project import ACCOUNT, ProjectCommand, complete_name
 from peagle.errors import NotProved
 from peagle.session import Session as Session
 
@@ -40,11 +40,11 @@ class CommandSession(Session):
         return command_catalog(self._ctx)
 
     def say(self, line: str) -> None:
-        print_status(line)
+        view.print_status(line)
 
     @contextmanager
     def progress(self, say: Say | None) -> Iterator[Observer]:
-        with DeploymentProgress(self.sandbox) as status:
+        with view.DeploymentProgress(self.sandbox) as status:
             yield status.observe
 
     def report_remaining(self, change: DeploymentChange, error: BaseException) -> None:
@@ -70,10 +70,8 @@ def new_session(
 def account_options(command: Command, with_region: bool = False) -> Command:
     """``--profile`` and ``--sandbox``; the command receives ``session``."""
 
-    @click.option("--profile", help="AWS profile.  [default: boto3's credential chain]")
-    @click.option(
-        "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
-    )
+    @option("--profile", "AWS profile.  [default: boto3's credential chain]")
+    @option("--sandbox", "Use the AWS sandbox of this machine; needs no account.", bool)
     @wraps(command)
     def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
         region = params.pop("region") if with_region else None
@@ -84,15 +82,20 @@ def account_options(command: Command, with_region: bool = False) -> Command:
 
 def cloud_options(command: Command) -> Command:
     """``--region``, ``--profile`` and ``--sandbox``; the command receives ``session``."""
-    help_text = "AWS region; needed only if deployments in several regions share NAME."
-    return click.option("--region", help=help_text)(account_options(command, with_region=True))
+    text = "AWS region; needed only if deployments in several regions share NAME."
+    return option("--region", text)(account_options(command, with_region=True))
 
 
-def deployment_command(*examples: str, **argument: Any) -> Callable[[Command], click.Command]:
-    """A command about the deployment NAME, with ``name``, ``session`` and ``--json``."""
+def deployment_command(
+    *examples: str, metavar: str = "", **settings: Any
+) -> Callable[[Command], click.Command]:
+    """A command about the deployment NAME, with ``session`` and ``--json``; ``name`` is ``None``
+    only with a parameter of ``instead``. The settings are those of ``ProjectCommand``."""
+    metavar = metavar or ("[NAME]" if "instead" in settings else "NAME")
+    settings = {"keys": ACCOUNT, **settings}
+    name = click.argument("name", metavar=metavar, required=False, shell_complete=complete_name)
 
     def add(function: Command) -> click.Command:
-        function = endpoint_argument(**argument)(cloud_options(function))
-        return command(*examples, cls=ProjectCommand)(function)
+        return command(*examples, cls=ProjectCommand, **settings)(name(cloud_options(function)))
 
     return add

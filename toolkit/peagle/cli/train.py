@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,8 @@ from peagle.catalog.loading import load_table
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE, TrainingTable
 from peagle.checkpoints.models import Checkpoint
+from peagle.cli import view
+from peagle.cli.context import command_text
 from peagle.cli.options import (
     DefaultGroup,
     Parsed,
@@ -42,17 +44,6 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import engine_options, field_options, given_options
 from peagle.cli.session import Session, account_options, cloud_options
-from peagle.cli.view.console import (
-    INTERRUPTED,
-    StatusLine,
-    confirm,
-    print_findings,
-    print_json,
-    print_log,
-    print_result,
-    print_status,
-    wants_json,
-)
 from peagle.cli.view.train import (
     job_text,
     print_job,
@@ -229,7 +220,7 @@ def plan(
         training = make_training(
             pair, Path.cwd(), USUAL_K, recipe, conversations, catalog, checkpoint, gpus
         )
-        with StatusLine() as status:
+        with view.StatusLine() as status:
             show = partial(show_progress, status)
             rates = measure_rates(training, show, options["output_tokens"])
     planned = plan_training(
@@ -246,17 +237,16 @@ def plan(
         require_free(Path.cwd(), planned.disk_bytes, "the training")
     if prompts:
         write_prompts(conversations.held_out, prompts)
-    if wants_json():
-        return print_json({**plain(planned), "findings": conversations.findings})
+    view.print_json({**plain(planned), "findings": conversations.findings})
     print_training_plan(planned, prompts)
-    return print_findings(conversations.findings, title="Data")
+    view.print_findings(conversations.findings, title="Data")
 
 
 _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
 """The runtime where none is known, and AWS's default limit, which it raises on request."""
 
 _COMPANY = ("subnets", "security_groups", "network_isolation", "kms_key", "tags")
-_JOB_OPTIONS = (
+_JOB_OPTIONS = [
     option("--sagemaker", "Train as a job on SageMaker; HEAD is downloaded from there.", bool),
     option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]"),
     option("--spot", "A job on spot instances, which goes on after an interruption.", bool),
@@ -268,23 +258,15 @@ _JOB_OPTIONS = (
            "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
     option("--region", "AWS region of the job, and of capture:ENDPOINT.  [env: AWS_REGION; "
            "default: us-east-1]"),
-)  # fmt: skip
-_JOB_OPTION_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
-
-
-def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, in a group of the help."""
-    command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
-    for each in vars(command)["__click_params__"]:
-        if each.name in _JOB_OPTION_NAMES:
-            each.group = "SageMaker"
-            each.needs = "--sagemaker" if each.name != "region" else ""  # the data may need it
-    decorated: Callable[..., Any] = yes_option(command)
-    return decorated
+    *field_options(*_COMPANY),
+]  # fmt: skip
+for _job_option in _JOB_OPTIONS:
+    _job_option.group = "SageMaker"
+    # The data may need the region too.
+    _job_option.needs = "--sagemaker" if _job_option.name != "region" else ""
 
 
 def _check_target(ctx: click.Context, pair: str) -> None:
-    """Raise UserError for a target that a job cannot read."""
     if folder := catalog_of(ctx):
         message = f"the image of a job has the bundled catalogue, not {folder}"
         raise OptionsConflict(message, "name the target's Hub id or s3:// address, without it")
@@ -319,10 +301,10 @@ def _train_on_sagemaker(
         request = training_job_request(name, run, pair, arguments, job)
         print_job_request(request, job, planned, session.where(region))
         print_and_refuse(tuple(job_findings(job)))
-        confirm("Start this job?", "not started")
+        view.confirm("Start this job?", "not started")
         start_job(aws, run, data, request, company)
     else:
-        print_status(f"The job {name} trains this head already.")
+        view.print_status(f"The job {name} trains this head already.")
     _fetch_when_ended(ctx, aws, name, ctx.params["output"])
 
 
@@ -359,16 +341,10 @@ def reporting_failure() -> Iterator[None]:
         raise
 
 
-_REPEATED = (
-    "keep_answers", "epochs", "mask_token_id", "k", "layers", "sequence_length", "answer_tokens",
-    "settings",
-)  # fmt: skip
-
-
 def _repeat_options(ctx: click.Context) -> list[str]:
     """The options of the running command that its job has too, as words."""
     words: list[str] = []
-    chosen = given_options({name: ctx.params[name] for name in _REPEATED})
+    chosen = given_options({name: ctx.params[name] for name in (*_RECIPE_OPTIONS, "k", "settings")})
     for parameter in ctx.command.params:
         value = chosen.get(parameter.name or "", parameter.default)
         if value != parameter.default:
@@ -382,7 +358,7 @@ def _fetch_when_ended(ctx: click.Context, aws: Aws, name: str, output: Path) -> 
     """Wait for the end of the job, showing its state and the last line of its log, and download its
     head."""
     try:
-        with StatusLine() as status:
+        with view.StatusLine() as status:
             line = ""
             for job, tail in follow_job(aws, name):
                 line = next((event.message for event in reversed(tail.drain())), line)
@@ -390,9 +366,9 @@ def _fetch_when_ended(ctx: click.Context, aws: Aws, name: str, output: Path) -> 
             status.show_line(f"Downloading {job.artifact}")
             fetch_head(aws, job, output)
     except KeyboardInterrupt:
-        print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
-                     f"peagle train stop {name}")  # fmt: skip
-        ctx.exit(INTERRUPTED)
+        text = f"The job {name} goes on. To wait for it again, repeat the command; to end it"
+        view.print_status(text, command_text(("peagle", "train", "stop", name)))
+        ctx.exit(view.INTERRUPTED)
     _show_job(job, aws.region, output)
 
 
@@ -407,7 +383,7 @@ def _usd(job: TrainingJob, region: str) -> float | None:
 def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None:
     usd = _usd(job, region)
     document = {**plain(job), "usd": usd, "head": str(output.absolute()) if output else None}
-    print_result(document, lambda _: print_job(job, usd, output))
+    view.print_result(document, lambda _: print_job(job, usd, output))
 
 
 @command(
@@ -424,7 +400,8 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
         default=USUAL_K)  # fmt: skip
 @option("--price-per-hour usd_per_hour", "Price of this machine; shows the cost so far.", "usd")
 @option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", "path")
-@_job_options
+@yes_option
+@add_options(_JOB_OPTIONS)
 @account_options
 @click.pass_context
 @reporting_failure()
@@ -452,7 +429,7 @@ def run(
     With --sagemaker the same command runs as a training job. Shows the job and what it costs at
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
-    job = {name: chosen.pop(name) for name in _JOB_OPTION_NAMES}
+    job = {name: chosen.pop(name) for name in [str(option.name) for option in _JOB_OPTIONS]}
     gpus = None if job["sagemaker"] else machine_gpus(ctx)
     usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
     changes = {"depths": max(k, usual.depths), **given_options(chosen)}
@@ -461,7 +438,7 @@ def run(
     kept = (work or output / ".work").absolute() / f"read-{digest}"
     is_kept = (kept / TRAIN_FILE).exists() and not job["sagemaker"]
     if is_kept:
-        print_status(f"The data is that which this training read first, in {kept}.")
+        view.print_status(f"The data is that which this training read first, in {kept}.")
         inputs |= {"data": (str(kept / TRAIN_FILE),), "held_out": kept / HELD_OUT_FILE}
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
     place, region = HERE if gpus else job["instance_type"], job["region"] or default_region()
@@ -472,7 +449,7 @@ def run(
         catalog,
         load_table(TrainingTable, catalog_of(ctx)),
     )
-    print_findings((*conversations.findings, *planned.findings), err=True)
+    view.print_findings((*conversations.findings, *planned.findings), err=True)
     if job["sagemaker"]:
         _train_on_sagemaker(ctx, session, catalog, conversations, planned, job)
         return
@@ -485,13 +462,13 @@ def run(
         require_free(training.output, planned.disk_bytes, "the training")
     if grows(data) and not is_kept:
         write_parts(conversations, kept)
-    with StatusLine() as status:
+    with view.StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()
     entry = write_result(training, trained)
     document = {"head": str(training.output), "catalog_entry": str(entry)}
     document |= read_json(training.output / RECORD)
-    print_result(document, lambda _: print_trained(output, trained))
+    view.print_result(document, lambda _: print_trained(output, trained))
     if not trained.lossless["passed"]:
         raise NotProved(
             "speculation with the head changes answers of the target",
@@ -521,7 +498,7 @@ def status(ctx: click.Context, /, name: str, session: Session, output: Path | No
 def logs(name: str, session: Session, follow: bool) -> None:
     """Show the CloudWatch log of the training job NAME."""
     looks = islice(follow_job(session.aws(), name), None if follow else 1)
-    print_log(name, (event for _, tail in looks for event in tail.new()), follow)
+    view.print_log(name, (event for _, tail in looks for event in tail.new()), follow)
 
 
 @command("peagle train stop NAME", of=train)

@@ -10,21 +10,12 @@ from typing import Any
 
 import click
 
+from peagle.cli import view
 from peagle.cli.context import is_plan_file
 from peagle.cli.options import command, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
-from peagle.cli.view.console import (
-    line_width,
-    print_documents,
-    print_json,
-    print_log,
-    print_result,
-    print_status,
-    show_hashing,
-    wants_json,
-)
 from peagle.cli.view.watch import LISTED, print_deployment, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.status import (
@@ -48,26 +39,22 @@ def list_deployments(session: Session) -> None:
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
-    deployments. The cost so far is since the endpoint was requested, at the price of what runs now
-    where scaling, another machine or another client has changed it. --ttl and --budget of deploy
-    make it end.
+    deployments. The cost so far is since the endpoint was requested.
     """
     listing = session.listing() if session.is_available else Listing((), ())
     if not session.is_available and (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
     for problem in (*listing.damaged, *listing.unknown):
-        print_status(f"{problem.message} ({problem.fix})")
-    if wants_json():
-        complete = not (listing.unknown or listing.damaged)
-        document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
-        if listing.damaged:
-            document["damaged"] = listing.damaged
-        return print_json(document)
-    if listing.rows:
-        return print_documents(listing.rows, LISTED)
+        view.print_status(f"{problem.message} ({problem.fix})")
+    complete = not (listing.unknown or listing.damaged)
+    document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
+    if listing.damaged:
+        document["damaged"] = listing.damaged
+    view.print_result(document, lambda _: view.print_documents(listing.rows, LISTED))
     if not session.is_available:
-        return print_status("The sandbox is not running, so nothing is deployed in it.")
-    return print_status("No deployments.")
+        view.print_status("The sandbox is not running, so nothing is deployed in it.")
+    elif not listing.rows:
+        view.print_status("No deployments.")
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
@@ -88,7 +75,7 @@ def status(name: str, session: Session) -> None:
         again = deploy_command(plan) if plan else None
         unproved = shown.state == "Unproved"
         continued = tuple(again or (("peagle", "prove", name) if unproved else ()))
-    print_result(shown, lambda _: print_deployment(shown, session.sandbox, continued))
+    view.print_result(shown, lambda _: print_deployment(shown, session.sandbox, continued))
 
 
 @deployment_command(
@@ -119,12 +106,12 @@ def drift(
     if not session.is_available:
         raise sandbox_not_running()
     files = find_template_drift(plan, template, session.catalog) if template else ()
-    with show_hashing():
+    with view.show_hashing():
         drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role, files)
     where = f"{drift.name} in {session.where(drift.region)}"
-    print_result(drift, lambda drift: print_drift(drift, where))
+    view.print_result(drift, lambda drift: print_drift(drift, where))
     for area, error in drift.unknown.items():
-        print_status(f"{area} is unknown: {error.message}")
+        view.print_status(f"{area} is unknown: {error.message}")
     if drift.drifted:
         ctx.exit(Refused.exit_code)
     for error in drift.unknown.values():
@@ -157,12 +144,12 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
         "duration")  # fmt: skip
 def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
-    if follow and wants_json():
+    if follow and view.wants_json():
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     record, aws = session.find(name)
     lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
-    if not print_log(record.name, lines, follow):
-        print_status("No lines yet." if since is None else "No lines in that time.")
+    if not view.print_log(record.name, lines, follow):
+        view.print_status("No lines yet." if since is None else "No lines in that time.")
 
 
 _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
@@ -190,10 +177,10 @@ def top(name: str, session: Session, once: bool, window: int | None, every: int 
         record, aws = session.find(name)
         here = session.sandbox
         read = partial(read_endpoint_usage, aws, record, window or WINDOW_SECONDS)
-    if wants_json():
-        return print_json(read())
+    if view.wants_json():
+        return view.print_json(read())
     if once or not sys.stdout.isatty():
-        for line in usage_screen(read(), min(line_width(), 120)):
+        for line in usage_screen(read(), min(view.line_width(), 120)):
             click.echo(line)
         return None
     seconds = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS)
@@ -201,7 +188,7 @@ def top(name: str, session: Session, once: bool, window: int | None, every: int 
         while True:
             usage = read()
             at = time.strftime("%H:%M:%S", time.localtime(usage.at))
-            lines = usage_screen(usage, line_width())
+            lines = usage_screen(usage, view.line_width())
             click.clear()
             click.echo("\n".join((*lines, "", f"  {at}, again every {seconds:g} s; Ctrl-C ends")))
             time.sleep(seconds)

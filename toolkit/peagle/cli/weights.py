@@ -15,15 +15,16 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_table
 from peagle.catalog.tables import StoragePrice, StorageTable
+from peagle.cli import view
 from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image, show_copy
 from peagle.cli.options import (
+    add_options,
     catalog_of,
     command,
     complete_pair,
     deploy_options,
-    names_own_image,
     option,
     print_and_refuse,
     region_option,
@@ -32,37 +33,18 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import NOT_REPEATED, Session, account_options
-from peagle.cli.view.console import (
-    Fact,
-    StatusLine,
-    confirm,
-    print_document,
-    print_facts,
-    print_findings,
-    print_json,
-    print_line,
-    print_result,
-    print_status,
-    show_hashing,
-    wants_json,
-)
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.engine.process import sigterm_as_interrupt
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
-from peagle.errors import (
-    CloudError,
-    Fix,
-    NotFound,
-    Refused,
-    command_line,
-)
+from peagle.errors import CloudError, Fix, NotFound, Refused, command_line
 from peagle.findings import errors
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.planning.company import Company, check_company
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.render.image import is_own_image
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import format_duration, format_size, format_unit_price, format_usd, plain
@@ -74,27 +56,13 @@ from peagle.warm import (
     collecting_plan,
     find_weights_prefix,
 )
+from peagle.weights import sync
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import StoredWeights, inspect_weights, remove_weights
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_prefix
-from peagle.weights.sync import (
-    REPLACING_CODES,
-    SyncPlan,
-    SyncResult,
-    find_pair_weights,
-    plan_sync,
-    sync_weights,
-)
-from peagle_serve.contract import (
-    MODEL_FOLDER,
-    VOCABULARY_FILE,
-    VOCABULARY_VARIABLE,
-    WARM_FOLDER,
-)
+from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE, WARM_FOLDER
 
-_even_if_used_option = option(
-    "--even-if-used", "Proceed even if an endpoint uses these weights.", bool
-)
+_even_if_used = option("--even-if-used", "Proceed even if an endpoint uses these weights.", bool)
 
 
 @click.group(epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b")
@@ -109,10 +77,10 @@ def weights() -> None:
 @option("--drafter-only", "Copy the drafter's weights only.", bool)
 @option("--target-from LOCATION", "Folder, s3://... or Hub id of the target.")
 @option("--drafter-from LOCATION", "Folder, s3://... or Hub id of the drafter.")
-@field_options("kms_key", "tags")
+@add_options(field_options("kms_key", "tags"))
 @region_option("the bucket")
 @account_options
-@_even_if_used_option
+@_even_if_used
 @yes_option
 @click.pass_context
 def sync_command(
@@ -142,32 +110,31 @@ def sync_command(
     parts = ("target",) if target_only else ("drafter",) if drafter_only else PARTS
     sources = {"target": target_from, "drafter": drafter_from}
     locations = {part: weights_at(source) for part, source in sources.items() if source}
-    chosen = find_pair_weights(session.catalog, pair, locations, parts)
+    chosen = sync.find_pair_weights(session.catalog, pair, locations, parts)
     price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
     aws = session.connect(region)
-    with StatusLine() as status:
+    with view.StatusLine() as status:
         status.show("Inspecting", place.uri)
-        plan = plan_sync(aws, place, chosen)
-    print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
-    print_facts(_sync_facts(plan, price, session.sandbox))
+        plan = sync.plan_sync(aws, place, chosen)
+    title = f"{pair} to {place.uri} ({plan.region})"
+    view.print_facts(_sync_facts(plan, price, session.sandbox), title=title)
     print_and_refuse((*chosen.findings, *plan.findings))
     if not even_if_used:
         refuse_weights_in_use(
-            {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
+            {finding.where for finding in plan.findings if finding.code in sync.REPLACING_CODES},
             aws.scope,
             "the next instance of the endpoint would start with different weights",
             "use a different prefix, or ",
         )
-    confirm(f"Copy this to {place.uri}?", "not copied")
+    view.confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
     result = _copy(aws, plan, company)
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
-    if not wants_json():
-        copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
-        files = _files_text(len(plan.files), plan.size)
-        print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
-        return print_status("Use it", use)
+    copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
+    files = _files_text(len(plan.files), plan.size)
+    view.print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
+    view.print_status("Use it", use)
     document = {
         "pair": pair,
         "uri": place.uri,
@@ -189,21 +156,23 @@ def sync_command(
         },
         "next": use,
     }
-    return print_json(document)
+    return view.print_json(document)
 
 
-def _copy(aws: Aws, plan: SyncPlan, company: Company) -> SyncResult:
+def _copy(aws: Aws, plan: sync.SyncPlan, company: Company) -> sync.SyncResult:
     """Copy, with progress on stderr; after an error, print how to go on, or to clean up."""
     try:
-        with sigterm_as_interrupt(), StatusLine() as status:
-            return sync_weights(aws, plan, partial(show_copy, status), company)
+        with sigterm_as_interrupt(), view.StatusLine() as status:
+            return sync.sync_weights(aws, plan, partial(show_copy, status), company)
     except (CloudError, KeyboardInterrupt):
         remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
-        print_status("The same command copies what is missing. Remove what was copied", remove)
+        view.print_status("The same command copies what is missing. Remove what was copied", remove)
         raise
 
 
-def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
+def _sync_facts(
+    plan: sync.SyncPlan, price: StoragePrice | None, sandbox: bool
+) -> Iterator[view.Fact]:
     for part, source in plan.sources.items():
         files = _files_text(len(source.files), source.size)
         yield part, f"{source.location}: {files} -> {part}/"
@@ -263,11 +232,9 @@ def list_command(ctx: click.Context, /, place: str, region: str, session: Sessio
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
     document = _describe(weights, price)
-    if wants_json():
-        print_json(document)
-    else:
-        print_document({**document, "findings": None})
-        print_findings(weights.findings, err=True)
+    view.print_json(document)
+    view.print_document({**document, "findings": None})
+    view.print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
@@ -300,7 +267,7 @@ def _describe(weights: StoredWeights, price: StoragePrice | None) -> dict[str, A
 @region_option("the bucket")
 @account_options
 @option("--warm key KEY", "Only the warm start with that key.")
-@_even_if_used_option
+@_even_if_used
 @yes_option
 @click.pass_context
 def remove_command(
@@ -321,30 +288,28 @@ def remove_command(
     uri = weights.prefix.uri
     if key:
         warm = weights.warm_start(key)
-        if not wants_json():
-            print_document(warm)
-        confirm(f"Remove this warm start from {uri}?", "not removed")
+        view.print_document(warm)
+        view.confirm(f"Remove this warm start from {uri}?", "not removed")
         for name in sorted(warm.objects):  # the manifest first: without it no engine uses one
             delete_objects(aws, weights.prefix.bucket, [name])
         document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.bytes}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
-        return print_result(document, lambda _: print_status(text))
+        return view.print_result(document, lambda _: view.print_status(text))
     if not (weights.manifest or weights.warm):
         fix = Fix("show its contents", ("peagle", "weights", "list", uri))
         raise NotFound(f"no weights were synced to {uri}", fix, code="nothing-synced")
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
-    if not wants_json():
-        price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
-        print_document({**_describe(weights, price), "findings": None})
-    confirm(f"Remove this from {uri}?", "not removed")
+    price = load_table(StorageTable, catalog_of(ctx)).price_in(region)
+    view.print_document({**_describe(weights, price), "findings": None})
+    view.confirm(f"Remove this from {uri}?", "not removed")
     remove_weights(aws, weights)
     keys = [warm.key for warm in weights.warm]
     size = weights.size - sum(weights.others.values())
     text = f"Removed the weights and {len(keys)} warm starts from {uri}; "
     text += f"{len(weights.others)} other objects stay."
     document = {"uri": uri, "folders": list(weights.files), "warm": keys, "bytes": size}
-    return print_result(document, lambda _: print_status(text))
+    return view.print_result(document, lambda _: view.print_status(text))
 
 
 _USUAL_MINUTES = 15
@@ -395,18 +360,16 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
     folder.mkdir(parents=True, exist_ok=True)  # an error before the engine starts
     print_and_refuse(findings_on_this_machine(plan, engine_kind))
     image = local_image(plan, gpus) if engine_kind == "docker" else None
-    with sigterm_as_interrupt(), StatusLine() as status:
+    with sigterm_as_interrupt(), view.StatusLine() as status:
         artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
-    print_result(document)
-    if to or wants_json():  # an engine finds it by PEAGLE_WARM_FOLDER and PEAGLE_WARM_SHA256
+    view.print_result(document)
+    if to:  # an engine finds it by PEAGLE_WARM_FOLDER and PEAGLE_WARM_SHA256
         return None
-    # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*typed_command(without=(*NOT_REPEATED, "--local"))]
-    at = words.index("warm")  # behind the folder of --catalog
-    words[at : at + 1] = ["local", "up"]
-    return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
+    # The caches depend on the options.
+    up = typed_command((*NOT_REPEATED, "--local"), ("local", "up"))
+    return view.print_line("Restore it", command_line(up if gpus else [*up, "--compile"]))
 
 
 def _collect_on_aws(
@@ -418,7 +381,7 @@ def _collect_on_aws(
     place, collecting = find_weights_prefix(plan), collecting_plan(plan)
     if session.sandbox:
         check_sandbox_engine(compiles=True)
-    if not names_own_image(plan):
+    if not is_own_image(plan, session.catalog.runtimes):
         build = ("peagle", "image", "build", *pair_arguments(plan))
         raise Refused(
             "the stock image cannot export compile caches",
@@ -426,7 +389,7 @@ def _collect_on_aws(
             code="image-cannot-collect",
         )
     with session.changing(collecting.name, plan.region, creates=True) as change:
-        with show_hashing():
+        with view.show_hashing():
             preflight = change.prepare(
                 collecting, role, accept_unknown_price=accept_unknown_price,
                 review=partial(show_and_refuse, session=session),
@@ -437,13 +400,13 @@ def _collect_on_aws(
         if usd is not None:
             takes += f", about {format_usd(usd * _USUAL_MINUTES / 60)}"
         stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
-        print_facts((("then", stores), ("takes", takes)))
+        view.print_facts((("then", stores), ("takes", takes)))
         check_writable(change.aws, place)
-        confirm("Start the temporary endpoint?", "not started")
+        view.confirm("Start the temporary endpoint?", "not started")
 
         def show_failure(error: BaseException) -> None:
             reason = f"{collecting.name}: {str(error) or 'interrupted'}"
-            print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
+            view.print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
 
         with sigterm_as_interrupt():
             stored = change.run(collect_on_aws, preflight, place, show_failure)
@@ -462,10 +425,7 @@ def _print_collected(plan: Plan, stored: CollectedWarmStart, session: Session) -
         "stand_in": stored.stand_in,
         "others": [{"key": key, "bytes": size} for key, size in stored.others.items()],
     }
-    if wants_json():
-        return print_json(document)
-    print_document(document)
+    view.print_result(document)
     if plan.price_per_hour_usd is not None and not session.sandbox:
         cost = format_usd(plan.price_per_hour_usd * stored.seconds / 3600)
-        print_line(f"The endpoint is removed; it cost about {cost}.")
-    return None
+        view.print_status(f"The endpoint is removed; it cost about {cost}.")

@@ -5,24 +5,18 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval, Times
 from peagle.bench.sweep import EndpointSweep, SweepProgress
 from peagle.bench.winners import crossovers, settings, winners
+from peagle.cli import view
 from peagle.cli.view.choose import crossover_text
-from peagle.cli.view.console import (
-    print_documents,
-    print_facts,
-    print_line,
-    print_status,
-    print_table,
-)
 from peagle.errors import UserError
 from peagle.text import format_duration, format_price, format_usd, sanitize, shortened
 from peagle.workload import Slo
@@ -50,7 +44,7 @@ def print_measured(result: BenchResult) -> None:
         "in the sandbox: speeds are of this machine's CPU" if server.where == "sandbox" else "",
         server.stand_in and f"{server.stand_in} answers",
     )
-    print_line(f"{sanitize(server.name)}: {sanitize(', '.join(filter(None, parts)))}")
+    view.print_line(f"{sanitize(server.name)}: {sanitize(', '.join(filter(None, parts)))}")
     for workload, rows in result.by_workload().items():
         prompt = sum(row.prompt_tokens for row in rows) / len(rows)
         answer = sum(row.output_tokens for row in rows) / len(rows)
@@ -60,21 +54,23 @@ def print_measured(result: BenchResult) -> None:
             source = f"turns 2 to {workload.turns} of conversations{think}, {source}"
         settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
         times = max(row.load.repetitions for row in rows)
-        print_line(
+        view.print_line(
             f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
             f"answers of {answer:.0f}{'' if workload.fixed_length else ', of their natural length'}"
             f"; measured, {times} repetition{'' if times == 1 else 's'}"
         )
-        print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
+        view.print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             for note in _notes(row):
-                print_line(f"  {row.load.concurrency} at a time: {note}")
-    print_status(
+                view.print_line(f"  {row.load.concurrency} at a time: {note}")
+    view.print_status(
         "Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
         f"first. Sent by {' '.join(result.sender)}."
     )
     if result.usd_per_hour is not None:
-        print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
+        view.print_status(
+            f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}."
+        )
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
@@ -126,7 +122,7 @@ def cache_text(row: BenchRow) -> str:
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
     """Print tokens per second by load and setting, then the summaries, one for each workload."""
     for workload, rows in result.by_workload().items():
-        print_line(f"{workload.name}: output tokens per second, with 95 % confidence interval")
+        view.print_line(f"{workload.name}: output tokens per second, with 95 % confidence interval")
         settings = list(dict.fromkeys(row.setting for row in rows))
         cells: dict[tuple[int, BenchSetting], str] = {}
         for row in rows:
@@ -139,12 +135,12 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
             for load in sorted({load for load, _ in cells})
         ]
-        print_table(headings, table, right=headings)
+        view.print_table(headings, table, right=headings)
         for row in rows if workload.size.cached_prompt_tokens else ():
             times = f"TTFT P50 {_milliseconds(row.ttft)[0]} ms, {cache_text(row)}"
-            print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
+            view.print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
     for summary in summaries:
-        print_line(summary)
+        view.print_line(summary)
 
 
 def progress_text(progress: SweepProgress) -> str:
@@ -171,15 +167,23 @@ def print_sweep_price(prepared: EndpointSweep, sandbox: bool, max_cost: float | 
         ("cost", f"about {usd}{free}; during each update the instances of both revisions are paid"),
         ("limit", "" if limit is None else f"{format_usd(limit)} in all{spent}"),
     )
-    print_facts(facts)
+    view.print_facts(facts)
 
 
-def print_acceptance(result: AcceptanceResult) -> None:
+def print_text_results(results: Mapping[str, Any]) -> None:
+    """The acceptance on a text, the check that nothing is lost, or both."""
+    if results["acceptance"]:
+        _print_acceptance(results["acceptance"])
+    if results["lossless"]:
+        print_lossless(results["lossless"])
+
+
+def _print_acceptance(result: AcceptanceResult) -> None:
     """A table by domain, and what is uncertain."""
     where = "the engine's counters" if result.source == "counters" else "the endpoint's log"
     kind = "imposed" if result.total.acceptance.basis == "imposed" else "measured"
     prompts = f"{result.total.prompts:,} prompt{'' if result.total.prompts == 1 else 's'}"
-    print_line(
+    view.print_line(
         f"Acceptance of {result.server.name} with K={result.k}: {kind} on {prompts}, from {where}",
         bold=True,
     )
@@ -194,34 +198,34 @@ def print_acceptance(result: AcceptanceResult) -> None:
         counts = (f"{count:,}" for count in (drafts, part.prompts, part.output_tokens))
         none = [_NONE] * (result.k - len(rates))
         table.append((part.domain, f"{length:.2f}", interval, *counts, *rates, *none))
-    print_table(headings, table, right=headings[1:])
+    view.print_table(headings, table, right=headings[1:])
     if few := [part.domain for part in result.domains if not part.is_reliable]:
-        print_status(f"Few drafts, so the length is not reliable: {', '.join(few)}.")
+        view.print_status(f"Few drafts, so the length is not reliable: {', '.join(few)}.")
     if result.server.stand_in:
-        print_status(f"{result.server.stand_in} answers: on AWS the acceptance is another.")
+        view.print_status(f"{result.server.stand_in} answers: on AWS the acceptance is another.")
 
 
 def print_lossless(result: LosslessResult) -> None:
     """How many answers are the same, and the differences."""
     same = result.prompts - len(result.differences)
     verdict = "the same" if result.passed else "not the same"
-    print_line(
+    view.print_line(
         f"Greedy answers of {result.server} and {result.against} are {verdict}: {same} of "
         f"{result.prompts} equal, {result.tokens:,} tokens compared",
         bold=True,
     )
     if explained := len(result.differences) - len(result.unexplained):
-        print_line(
+        view.print_line(
             f"Different where the target itself is undecided: {explained}. Its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
     differences = result.unexplained
-    print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
+    view.print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
     if differences[5:]:
-        print_status(f"In --json: {len(differences) - 5} more.")
+        view.print_status(f"In --json: {len(differences) - 5} more.")
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
-        print_status(f"Refused by the engine, and left out: line {lines}.")
+        view.print_status(f"Refused by the engine, and left out: line {lines}.")
 
 
 def summarize_workload(rows: Sequence[BenchRow], slo: Slo | None = None) -> str:

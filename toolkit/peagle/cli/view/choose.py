@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peagle.catalog.tables import HERE
+from peagle.cli import view
 from peagle.cli.context import command_text
-from peagle.cli.view.console import (
-    count_text,
-    print_document,
-    print_documents,
-    print_facts,
-    print_findings,
-    print_line,
-    print_table,
-)
 from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.ranking import NO_SPECULATION
@@ -38,27 +30,26 @@ def print_list(targets: Sequence[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
         name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
-        print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
-        print_table(_COLUMNS, _rows(target), whole=("drafter",))
-    print_line(
-        "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
-    )
-    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "TARGET+DRAFTER")))
+        view.print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
+        view.print_table(_COLUMNS, _rows(target), whole=("drafter",))
+    view.print_line("* marks the default. K: recommended tokens per step, of those trained.")
+    show = ("peagle", "catalog", "show", "TARGET+DRAFTER")
+    view.print_line("Details of a pair", command_text(show))
 
 
 def print_pair(document: dict[str, Any], target: dict[str, Any]) -> None:
     """Everything about a pair, and a table of the target's drafters."""
     entry = {key: value for key, value in document["target"].items() if key != "drafters"}
-    print_document({**document, "target": entry})
-    print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter",))
+    view.print_document({**document, "target": entry})
+    view.print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter",))
 
 
 def print_changes(changes: Sequence[Change]) -> None:
     """One line per change; prices that AWS confirms are only counted."""
     new = [change for change in changes if not change.confirmed]
-    print_documents(new, ("file", "entry", "key", "before", "after"))
+    view.print_documents(new, ("file", "entry", "key", "before", "after"))
     if confirmed := len(changes) - len(new):
-        print_line(f"{confirmed} prices are unchanged and get today's date")
+        view.print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -82,8 +73,8 @@ def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def print_check(report: CheckReport, seconds: float) -> None:
     """Print the report, which took ``seconds``, on stdout."""
-    print_line(f"{click.style(report.pair, bold=True)} on vLLM {report.vllm}\n")
-    print_findings(report.findings)
+    view.print_line(f"{click.style(report.pair, bold=True)} on vLLM {report.vllm}\n")
+    view.print_findings(report.findings)
     facts: list[tuple[str, str | tuple[str, str]]] = []
     for files in report.read:
         headers = "" if files.has_weights else ", no weights there"
@@ -93,9 +84,9 @@ def print_check(report: CheckReport, seconds: float) -> None:
         to_read = command_text(report.read_command)
         facts.append(("not read", (f"{unread}; to read the files", to_read)))
     total = sum(files.bytes for files in report.read)
-    verdict = count_text(report.findings) or "no problems found"
+    verdict = view.count_text(report.findings) or "no problems found"
     text = f"{report.rules} rules in {seconds:.2f} s, {total:,} bytes read: {verdict}"
-    print_facts([*facts, ("checked", text)], indent=0, err=False)
+    view.print_facts([*facts, ("checked", text)], indent=0, err=False)
 
 
 MEANINGS: dict[str, str] = {
@@ -124,8 +115,8 @@ def print_fit(report: FitReport) -> None:
     gpus = f"{engine.tensor_parallel_size} x {engine.gpu}, {report.gpu_memory_gib:.1f} GiB {where}"
     drafts = f", K={engine.k}" if engine.k else ""
     pair = click.style(report.pair, bold=True)
-    print_line(f"{pair}  on {gpus}, vLLM {engine.vllm}{drafts}")
-    print_line(
+    view.print_line(f"{pair}  on {gpus}, vLLM {engine.vllm}{drafts}")
+    view.print_line(
         f"context {engine.max_model_len:,}, {format_concurrency(engine.max_num_seqs)}, "
         f"max-num-batched-tokens {engine.max_num_batched_tokens:,}, "
         f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, "
@@ -133,13 +124,13 @@ def print_fit(report: FitReport) -> None:
     )
     print_memory(report)
     text = f"does not fit: {report.refusal}"
-    print_line(f"\n{text if report.refusal else capacity_text(report, engine.max_model_len)}")
+    view.print_line(f"\n{text if report.refusal else capacity_text(report, engine.max_model_len)}")
     if without := report.without_speculation:
         text = f"without speculation {without.kv_cache_tokens:,} tokens"
         text += f", or {without.max_concurrency:,.2f} requests"
         if (kept := without.concurrency_kept) is not None and kept < 1:
             text += f": speculation reduces it by {1 - kept:.0%}"
-        print_line(text)
+        view.print_line(text)
     click.echo()
     terms = {**report.terms, "kv_cache": report.kv_cache_gib}
     rows = []
@@ -148,12 +139,14 @@ def print_fit(report: FitReport) -> None:
             label = name.replace("_estimate", " ~").replace("_", " ")
             indent = "  " if name.startswith(INSIDE) else ""
             rows.append((f"{indent}{label}", f"{terms[name]:.2f}", meaning))
-    print_table(("term", "GiB", "description"), rows, right=("GiB",))
-    print_line("~: an estimate")
+    view.print_table(("term", "GiB", "description"), rows, right=("GiB",))
+    view.print_line("~: an estimate")
     holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
     advice = [(item.option, holds.format(item)) for item in report.advice]
-    print_table(("option", "then the cache holds"), advice, title="Any one of these makes it fit")
-    print_findings(report.findings, title="Findings")
+    view.print_table(
+        ("option", "then the cache holds"), advice, title="Any one of these makes it fit"
+    )
+    view.print_findings(report.findings, title="Findings")
 
 
 def print_memory(fit: Fit) -> None:
@@ -167,7 +160,7 @@ def print_memory(fit: Fit) -> None:
         "free": terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0),
     }
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in parts.items() if gib >= 0.05)
-    print_line(f"{shown} of {fit.gpu_memory_gib:.1f} GiB")
+    view.print_line(f"{shown} of {fit.gpu_memory_gib:.1f} GiB")
 
 
 def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
@@ -195,19 +188,19 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     """The verdict on stdout; ``written`` is its file, if it has one."""
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
-    print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
+    view.print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
     price, here = ": price unknown", verdict.instance_type == HERE
     if verdict.usd_per_hour is not None:
         price = f": {format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
     several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
     where = "this machine" if here else verdict.instance_type
-    print_line(f"{where}{several}{'' if here else price}; speeds are of one engine")
+    view.print_line(f"{where}{several}{'' if here else price}; speeds are of one engine")
     for size in verdict.workloads:
         _print_size(size)
     if verdict.changes:
-        print_line("\nWhat would change it", bold=True)
+        view.print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
-            print_line(f"  - {change}")
+            view.print_line(f"  - {change}")
     if written is not None:
         size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
         load = ["--concurrency", str(entry.concurrency), *(["--here"] if here else [])]
@@ -215,7 +208,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             if tokens := getattr(size, name):
                 load += [f"--{name.replace('_', '-')}", str(tokens)]
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
-        print_line("\nPlan with it", command_text(command))
+        view.print_line("\nPlan with it", command_text(command))
 
 
 def _print_size(size: WorkloadVerdict) -> None:
@@ -235,19 +228,19 @@ def _print_size(size: WorkloadVerdict) -> None:
         if ratio is not None:
             row["gain"] = f"{100 * ratio - 100:+.0f}%"
         rows.append(row)
-    print_documents(rows, _SPEED, title)
+    view.print_documents(rows, _SPEED, title)
     if any(load.ties for load in size.loads):
-        print_line("= ties with others; the simplest is shown.")
+        view.print_line("= ties with others; the simplest is shown.")
     for crossover in size.crossovers:
-        print_line(crossover_text(crossover))
+        view.print_line(crossover_text(crossover))
     if not any(ratios):
-        print_line("No drafter could be compared: see below.")
+        view.print_line("No drafter could be compared: see below.")
     elif not size.crossovers:
         pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
-        print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
+        view.print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
     if size.robust and len(size.loads) > 1:
         worst = f"at most {size.robust_regret_percent:.0f} % slower than the best at each"
-        print_line(f"For all these loads: {size.robust.text}, {worst}.")
+        view.print_line(f"For all these loads: {size.robust.text}, {worst}.")
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-
-import click
+from typing import Any
 
 from peagle.account import Account, DeploymentChange
+from peagle.cli import view
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.view.console import Fact, print_facts, print_findings, print_line, print_status
 from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
 from peagle.cli.view.watch import measured, second_turn_text
 from peagle.deploy.diff import Change
@@ -34,12 +33,12 @@ _CHANGES = {
 
 def show_plan(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
-    print_status(preflight.desired.plan.name, bold=True)
-    print_facts(_plan_facts(preflight, account, keep_unproved))
+    facts = _plan_facts(preflight, account, keep_unproved)
+    view.print_facts(facts, title=preflight.desired.plan.name)
     show_changes(preflight.changes)
 
 
-def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> Iterator[Fact]:
+def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> Iterator[view.Fact]:
     plan, change, role = preflight.desired.plan, preflight.change, preflight.role
     count, usd = preflight.instances, plan.price_per_hour_usd
     if count != plan.instance_count:
@@ -101,27 +100,27 @@ def _change_text(preflight: Preflight) -> str:
 def show_changes(changes: Iterable[Change]) -> None:
     """The settings and resources that an update or a rollback changes, one on each line."""
     texts = [change.text for change in changes]
-    print_facts(("" if number else "changes", text) for number, text in enumerate(texts))
+    view.print_facts(("" if number else "changes", text) for number, text in enumerate(texts))
 
 
 def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
     name, region, proof = status.name, status.region, status.proof
     text = f"{name} is {status.state} ({account.where(region)}){measured(status)}"
-    print_line(text, bold=True)
+    view.print_line(text, bold=True)
     if proof and proof.second_turn:
-        print_line(f"In the second turn: {second_turn_text(proof.second_turn)}.")
-        print_findings(proof.findings, err=True)
+        view.print_line(f"In the second turn: {second_turn_text(proof.second_turn)}.")
+        view.print_findings(proof.findings, err=True)
     if status.stand_in:
-        print_line(f"Served by {status.stand_in}, a stand-in: its acceptance length counts.")
-    click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
+        view.print_line(f"Served by {status.stand_in}, a stand-in: its acceptance length counts.")
+    view.print_text(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
-        click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
+        view.print_text(f'  eval "$({environment})"   # points boto3 at the sandbox')
     # Values are written by repr, so any name is safe.
     body = request_body("Hello", chat=preflight.desired.plan.proof.chat, max_tokens=64)
     component = f"InferenceComponentName={name!r}, " if status.copies is not None else ""
-    click.echo(f"""  import boto3, json
+    view.print_text(f"""  import boto3, json
   runtime = boto3.client('sagemaker-runtime', region_name={region!r})
   body = json.dumps({body!r})
   answer = runtime.invoke_endpoint(EndpointName={name!r}, {component}\
@@ -134,46 +133,42 @@ ContentType='application/json', Body=body)
         ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
         ("Remove it", ("", command_text(("peagle", "destroy", name)))),
     )
-    print_facts(facts, err=False)
+    view.print_facts(facts, err=False)
 
 
 def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:
     """Show what remains after a failure, its cost, and how to continue with the argv ``again``;
     without it the deployment serves, and only its cost is shown. ``--json`` has it in
     ``remaining``, next to the error; programs run its commands, which ask nothing."""
-    record, commands = change.record, dict[str, tuple[str, ...]]()
+    record, commands = change.record, dict[str, Sequence[str]]()
     usd_per_hour = price_remaining(change.aws, record)
     if record.resources:
-        rollback = in_context(("peagle", "rollback", record.name))
-        has_undo = record.serving and record.pending and "rollback" not in again
-        commands["Continue"] = tuple(again)
-        commands["Undo"] = rollback if again and has_undo else ()
-        commands["Remove"] = in_context(("peagle", "destroy", record.name))
+        has_undo = again and record.serving and record.pending and "rollback" not in again
+        commands = {
+            "continue": again,
+            "undo": in_context(("peagle", "rollback", record.name)) if has_undo else (),
+            "remove": in_context(("peagle", "destroy", record.name)),
+        }
         if again:
-            print_status("These resources exist:")
+            view.print_status("These resources exist:")
             for resource in record.resources:
-                print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-        shown = commands | ({"Remove": ()} if "destroy" in again or not again else {})
+                view.print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
         price = format_price(usd_per_hour, change.account.sandbox)
-        facts = [(label, ("", command_line(argv))) for label, argv in shown.items()]
-        print_facts([("Costs", price), *facts], indent=0)
+        facts: list[view.Fact] = [("Costs", price)]
+        for name, argv in commands.items():
+            if name != "remove" or (again and "destroy" not in again):
+                facts.append((name.capitalize(), ("", command_line(argv))))
+        view.print_facts(facts, indent=0)
     else:
-        print_status("Nothing remains.")
-
-    def unattended(label: str) -> tuple[str, ...] | None:
-        command = commands.get(label, ())
-        return (*command, "--yes") if command else None
-
-    add_to_error_document(
-        "remaining",
-        {
-            "resources": record.listed_resources,
-            "price_per_hour_usd": usd_per_hour,
-            "continue_command": unattended("Continue"),
-            "undo_command": unattended("Undo"),
-            "remove_command": unattended("Remove"),
-        },
-    )
+        view.print_status("Nothing remains.")
+    document: dict[str, Any] = {
+        "resources": record.listed_resources,
+        "price_per_hour_usd": usd_per_hour,
+    }
+    for name in ("continue", "undo", "remove"):
+        command = commands.get(name)
+        document[f"{name}_command"] = (*command, "--yes") if command else None
+    add_to_error_document("remaining", document)
 
 
 def show_not_applied(name: str, region: str) -> tuple[str, ...]:
@@ -185,8 +180,8 @@ def show_not_applied(name: str, region: str) -> tuple[str, ...]:
         for text in endpoint.not_applied
     )
     if missing:
-        print_status("The sandbox's engine did not get these arguments:")
-        print_status("\n".join(f"  {text}" for text in missing))
+        view.print_status("The sandbox's engine did not get these arguments:")
+        view.print_status("\n".join(f"  {text}" for text in missing))
     return missing
 
 
@@ -199,7 +194,6 @@ def show_candidate(
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
     plan = preflight.desired.plan
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
-    print_status(f"{record.name}, a second plan", bold=True)
     facts = (
         ("pair", plan.pair),
         ("where", where),
@@ -209,5 +203,5 @@ def show_candidate(
         ("change", "two variants; SageMaker starts new instances for both plans"),
         ("promote", f"only then this plan's {AT_PROMOTION} apply"),
     )
-    print_facts(facts)
+    view.print_facts(facts, title=f"{record.name}, a second plan")
     show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")

@@ -6,19 +6,9 @@ import math
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from peagle.cli import view
 from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
-from peagle.cli.view.console import (
-    Fact,
-    count_text,
-    document_facts,
-    print_documents,
-    print_facts,
-    print_findings,
-    print_line,
-    print_table,
-    seconds_text,
-)
 from peagle.cli.view.reasons import reason_text
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -70,16 +60,16 @@ _PLACE = (
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     """The answer on stdout, with what to type next; ``verbose``: the findings follow elsewhere."""
-    print_line(_load_text(plan), bold=True)
-    print_facts(_answer(plan) if _is_priced(plan) else (), indent=0, err=False)
+    view.print_line(_load_text(plan), bold=True)
+    view.print_facts(_answer(plan) if _is_priced(plan) else (), indent=0, err=False)
     if not verbose:
         urgent = errors(plan.findings)
         urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
-        print_findings(urgent)
-        if others := count_text(finding for finding in plan.findings if finding not in urgent):
-            print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
+        view.print_findings(urgent)
+        if others := view.count_text(finding for finding in plan.findings if finding not in urgent):
+            view.print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
     if next_command:
-        print_line("Next", next_command)
+        view.print_line("Next", next_command)
 
 
 def _load_text(plan: Plan) -> str:
@@ -104,7 +94,7 @@ def _is_priced(plan: Plan) -> bool:
     return all(finding.code != "requests-above-context" for finding in plan.findings)
 
 
-def _answer(plan: Plan) -> Iterator[Fact]:
+def _answer(plan: Plan) -> Iterator[view.Fact]:
     speed, reasons = plan.speed, {reason.what: reason_text(reason) for reason in plan.reasons}
     choice = "no"
     if plan.speculation is not None:
@@ -121,7 +111,7 @@ def _answer(plan: Plan) -> Iterator[Fact]:
         if speed.ttft_seconds is not None and speed.itl_seconds is not None:
             is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
             tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-            first, then = map(seconds_text, (speed.ttft_seconds, speed.itl_seconds))
+            first, then = map(view.seconds_text, (speed.ttft_seconds, speed.itl_seconds))
             text += f"; first token after {first}, then {tokens} every {then}"
         yield "speed", text
         if plan.cached_prompt_tokens and speed.tokens_per_second:
@@ -264,15 +254,15 @@ def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
 def print_details(plan: Plan) -> None:
     """The rest of the plan on stdout; the findings only, where it has no price."""
     if not _is_priced(plan):
-        print_findings(plan.findings)
+        view.print_findings(plan.findings)
         return
-    print_facts(_details(plan), indent=0, err=False, title=plan.pair)
-    print_line("\nGPU memory", bold=True)
+    view.print_facts(_details(plan), indent=0, err=False, title=plan.pair)
+    view.print_line("\nGPU memory", bold=True)
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
-    print_line(capacity_text(plan.fit, plan.max_model_len, load))
-    print_documents(plan.alternatives, _PLACE, "Best instances for this load")
-    print_findings(plan.findings, title="Findings")
+    view.print_line(capacity_text(plan.fit, plan.max_model_len, load))
+    view.print_documents(plan.alternatives, _PLACE, "Best instances for this load")
+    view.print_findings(plan.findings, title="Findings")
     because = {reason.what: reason_text(reason) for reason in plan.reasons}
     words = plan.engine_arguments
     arguments = [
@@ -280,13 +270,13 @@ def print_details(plan: Plan) -> None:
         for flag, after in zip(words, [*words[1:], "--"], strict=True)
         if flag.startswith("--")
     ]
-    print_table(("argument", "value", "because"), arguments, title="Engine arguments")
+    view.print_table(("argument", "value", "because"), arguments, title="Engine arguments")
     decisions = [
         {"what": reason.what, "value": reason.value, "because": reason_text(reason)}
         for reason in plan.reasons
         if reason.what not in words
     ]
-    print_documents(decisions, ("what", "value", "because"), "Decisions")
+    view.print_documents(decisions, ("what", "value", "because"), "Decisions")
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -296,7 +286,7 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "price", price if plan.price_per_hour_usd is None else f"{price} ({price_origin(plan)})"
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
-    yield from document_facts(plan.runtime)
+    yield from view.document_facts(plan.runtime)
     for part in plan.weights.values():
         yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"
     yield from company_facts(plan.company)
@@ -304,7 +294,7 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def company_facts(company: Company) -> Iterator[tuple[str, str]]:
     """What a company prescribes."""
-    yield from document_facts(company.model_dump(mode="json", exclude_defaults=True))
+    yield from view.document_facts(company.model_dump(mode="json", exclude_defaults=True))
 
 
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -358,13 +348,15 @@ _NOT_COMPARED = ("source", "refused")
 """Keys of compared plans that are no result: the findings are printed too."""
 
 
+def comparison_rows(comparison: PlanComparison) -> list[tuple[str, str, str]]:
+    """A label and both texts of each fact, and of the other settings that differ."""
+    first, second = (dict(view.document_facts(answer)) for answer in comparison.plans)
+    rows = [(label, first[label], text) for label, text in second.items()]
+    return [*rows, *(change.cells for change in comparison.other_changes)]
+
+
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (dict(document_facts(answer)) for answer in comparison.plans)
-    rows = [
-        ("*" if text != second[label] else "", label, text, second[label])
-        for label, text in first.items()
-        if label not in _NOT_COMPARED
-    ]
-    rows += [("*", *change.cells) for change in comparison.other_changes]
-    print_table(("", "", "A", "B"), rows)
+    rows = [row for row in comparison_rows(comparison) if row[0] not in _NOT_COMPARED]
+    marked = [("*" if row[1] != row[2] else "", *row) for row in rows]
+    view.print_table(("", "", "A", "B"), marked)

@@ -9,8 +9,8 @@ from typing import Any
 from peagle.aws.training import TrainingJob
 from peagle.bench.acceptance import read_acceptance
 from peagle.catalog.tables import HERE
+from peagle.cli import view
 from peagle.cli.context import command_text
-from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.errors import command_line
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
@@ -35,19 +35,19 @@ def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
     low = plan.expected.low if plan.expected else 0.0
     if plan.advice == "train" and low < max(point.length or 0 for point in plan.break_even):
         advice += ", but may stay below the break-even"
-    print_line(advice, bold=True)
-    print_facts(_facts(plan), err=False)
+    view.print_line(advice, bold=True)
+    view.print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
         hint = "" if prompts else " (--prompts prompts.jsonl writes it)"
-        print_line(f"\nTry instead, and measure the acceptance on your text{hint}", bold=True)
+        view.print_line(f"\nTry instead, and measure the acceptance on your text{hint}", bold=True)
         file = str(prompts or "prompts.jsonl")
         measure = command_text(("peagle", "bench", "local", "--acceptance", file))
         for drafter, up in plan.alternatives.items():
             line = f"{command_text(up)} && {measure}"
-            print_facts([(drafter, ("", line))], err=False)
+            view.print_facts([(drafter, ("", line))], err=False)
 
 
-def _facts(plan: TrainingPlan) -> Iterator[Fact]:
+def _facts(plan: TrainingPlan) -> Iterator[view.Fact]:
     if plan.expected is None:
         yield "expected", "unknown: no head is published that was trained on so few tokens"
     else:
@@ -112,7 +112,7 @@ _STEPS: dict[str, str] = {
 
 
 def show_progress(
-    status: StatusLine, progress: TrainProgress, usd_per_hour: float | None = None
+    status: view.StatusLine, progress: TrainProgress, usd_per_hour: float | None = None
 ) -> None:
     """Show a step: how far it is and the time left, else the log's last line; and the cost."""
     parts = [_STEPS[progress.step]]
@@ -136,7 +136,7 @@ def print_trained(head: Path, trained: Trained) -> None:
     """The acceptance of the chosen epoch and of the others."""
     best, compared = trained.best.acceptance, trained.lossless
     interval = best.total.interval
-    print_line(
+    view.print_line(
         f"{head}: {trained.best.length:.2f} tokens per step with K={best.k} "
         f"({interval.low:.2f} to {interval.high:.2f}) on held-out text",
         bold=True,
@@ -151,10 +151,10 @@ def print_trained(head: Path, trained: Trained) -> None:
         *_whether_it_pays(head),
         ("time", ", ".join(steps)),
     ]
-    print_facts(facts, err=False)
+    view.print_facts(facts, err=False)
 
 
-def _whether_it_pays(head: Path) -> Iterator[Fact]:
+def _whether_it_pays(head: Path) -> Iterator[view.Fact]:
     for entry in (head / CATALOG).glob("*/*.yaml"):
         target, catalog = f"{entry.parent.name}/{entry.stem}", str(head / CATALOG)
         yield "plan", ("", command_line(("peagle", "--catalog", catalog, "plan", target)))
@@ -164,11 +164,13 @@ def print_job_request(
     request: Mapping[str, Any], job: JobSettings, plan: TrainingPlan, region: str
 ) -> None:
     """The job before it is started, and what it costs."""
-    print_status(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
-    print_facts(_job_facts(request, job, plan))
+    title = f"{request['TrainingJobName']} on {job.instance.type} ({region})"
+    view.print_facts(_job_facts(request, job, plan), title=title)
 
 
-def _job_facts(request: Mapping[str, Any], job: JobSettings, plan: TrainingPlan) -> Iterator[Fact]:
+def _job_facts(
+    request: Mapping[str, Any], job: JobSettings, plan: TrainingPlan
+) -> Iterator[view.Fact]:
     hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
     yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
     cost = "the price is unknown"
@@ -194,11 +196,11 @@ def job_text(job: TrainingJob, usd: float | None, line: str) -> str:
 
 def print_job(job: TrainingJob, usd: float | None, head: Path | None) -> None:
     """The state of a job, its cost so far, and what to do next."""
-    print_line(f"{job.name}: {job.status}", bold=True)
-    print_facts(_job_state(job, usd, head), err=False)
+    view.print_line(f"{job.name}: {job.status}", bold=True)
+    view.print_facts(_job_state(job, usd, head), err=False)
 
 
-def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[Fact]:
+def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[view.Fact]:
     if job.stage != job.status:
         yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
     if job.failure:

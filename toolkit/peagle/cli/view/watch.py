@@ -12,20 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from peagle.bench.result import Interval
+from peagle.cli import view
 from peagle.cli.context import command_text
-from peagle.cli.view.console import (
-    Fact,
-    document_facts,
-    fact_lines,
-    folded,
-    plain_text,
-    print_documents,
-    print_facts,
-    print_findings,
-    print_line,
-    print_status,
-    print_table,
-)
 from peagle.engine.state import LocalEngine, read_warm_start
 from peagle.engine_log import WarmStart
 from peagle.errors import command_line
@@ -58,13 +46,13 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
     from peagle.deploy.status import GONE
 
     proof = status.proof
-    print_line(f"{status.name}: {status.state}", bold=True)
+    view.print_line(f"{status.name}: {status.state}", bold=True)
     document = plain(status)
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
     price = format_price(status.price_per_hour_usd, sandbox)
     fix = status.failure_fix or "", command_text(status.failure_command or ())
-    facts: list[Fact] = [
-        *document_facts(values),
+    facts: list[view.Fact] = [
+        *view.document_facts(values),
         ("second turn", second_turn_text(proof.second_turn) if proof and proof.second_turn else ""),
         ("comparison", comparison_text(status.comparison)),
         ("price", "" if status.state in GONE else price),
@@ -72,23 +60,23 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
         ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
     ]
     facts += [("resource", resource.text) for resource in status.resources]
-    print_facts(facts, err=False)
+    view.print_facts(facts, err=False)
 
 
 def print_drift(drift: Drift, where: str) -> None:
     """What differs from the plan."""
     if not drift.fields:
-        print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
+        view.print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
         return
-    print_line(f"{where}: {len(drift.fields)} fields differ from the plan", bold=True)
+    view.print_line(f"{where}: {len(drift.fields)} fields differ from the plan", bold=True)
     rows = (
         (
             change.setting,
-            *(shortened(plain_text(value), 60) for value in (change.after, change.before)),
+            *(shortened(view.plain_text(value), 60) for value in (change.after, change.before)),
         )
         for change in drift.fields
     )
-    print_table(("FIELD", "PLANNED", "FOUND"), rows)
+    view.print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
 def print_proof(name: str, proof: Proof) -> None:
@@ -102,12 +90,12 @@ def print_proof(name: str, proof: Proof) -> None:
         least = floor_text(proof.floor, proof.floor_source)
         text = f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts{least} "
         text += f"(from {where})"
-    print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
+    view.print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
     keys = ("stream", "drafts", "acceptance_length", "acceptance_per_position")
-    print_documents(proof.instances, keys)
+    view.print_documents(proof.instances, keys)
     if proof.second_turn:
-        print_line(f"second turn: {second_turn_text(proof.second_turn)}")
-    print_findings(proof.findings, err=True)
+        view.print_line(f"second turn: {second_turn_text(proof.second_turn)}")
+    view.print_findings(proof.findings, err=True)
 
 
 def print_engine(engine: LocalEngine) -> None:
@@ -115,14 +103,15 @@ def print_engine(engine: LocalEngine) -> None:
     text, length = "responds", engine.acceptance_length
     if length is not None:
         text = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
-    print_line(f"{engine.pair} {text}.")
+    view.print_line(f"{engine.pair} {text}.")
     if engine.second_turn:
-        print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
-        print_findings(proof_findings(engine.second_turn), err=True)
+        view.print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
+        view.print_findings(proof_findings(engine.second_turn), err=True)
     if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm_start_text(warm))
+        view.print_line(warm_start_text(warm))
     if engine.notes:
-        print_line(f"{len(engine.notes)} settings were changed for the CPU; the log lists them.")
+        notes = len(engine.notes)
+        view.print_line(f"{notes} settings were changed for the CPU; the log lists them.")
     body = request_body("Hello!", chat=True, max_tokens=64)
     body |= {"model": engine.served_as, "stream": True}
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
@@ -133,7 +122,7 @@ def print_engine(engine: LocalEngine) -> None:
         ("Read the log", command_text(("peagle", "local", "logs", engine.name, "-f"))),
         ("Stop it", command_text(("peagle", "local", "down", engine.name))),
     )
-    print_facts(((label, ("", text)) for label, text in facts), indent=0, err=False)
+    view.print_facts(((label, ("", text)) for label, text in facts), indent=0, err=False)
 
 
 def measured(status: DeploymentStatus) -> str:
@@ -173,9 +162,9 @@ def print_comparison_report(report: VariantComparison) -> None:
 
     def number(key: str, value: Interval | float | str | None) -> str:
         if isinstance(value, int | float):
-            return plain_text(value * 1000.0 if "seconds" in key else value)
+            return view.plain_text(value * 1000.0 if "seconds" in key else value)
         if not isinstance(value, Interval):
-            return plain_text(value)
+            return view.plain_text(value)
         text = number(key, value.value)
         if value.low == value.high:  # of one minute
             return text
@@ -186,7 +175,7 @@ def print_comparison_report(report: VariantComparison) -> None:
         return f"{change.value:+.1%} ({change.low:+.1%} to {change.high:+.1%})" if change else ""
 
     span = format_duration(max(report.until - report.since, 0))
-    print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
+    view.print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
     rows = [
         (
             label,
@@ -195,24 +184,26 @@ def print_comparison_report(report: VariantComparison) -> None:
         )
         for key, label in _COMPARED.items()
     ]
-    print_table(("", *(variant.variant for variant in report.variants), "difference"), rows)
+    view.print_table(("", *(variant.variant for variant in report.variants), "difference"), rows)
     slower = difference("seconds_per_token")
     failing = [variant.variant for variant in report.variants if variant.only_errors]
     if failing:
-        print_line(f"{' and '.join(failing)} answered no request.")
+        view.print_line(f"{' and '.join(failing)} answered no request.")
     elif not slower:
-        print_line("Which one is faster is unknown.")
+        view.print_line("Which one is faster is unknown.")
     elif report.faster is None:
-        print_line(f"No difference is shown yet: time per token {slower}.")
+        view.print_line(f"No difference is shown yet: time per token {slower}.")
     else:
-        print_line(f"{report.faster} is faster: time per token of the second {slower}.")
+        view.print_line(f"{report.faster} is faster: time per token of the second {slower}.")
     for variant in report.variants:
         if variant.errors:
             cause = variant.cause or "the container failed"
             command = command_text(("peagle", "logs", report.name))
-            print_status(f"errors of {variant.variant}: {cause}; to read the engine's log", command)
+            view.print_status(
+                f"errors of {variant.variant}: {cause}; to read the engine's log", command
+            )
     for note in report.notes:
-        print_status(f"note: {note}")
+        view.print_status(f"note: {note}")
 
 
 _UNKNOWN = "-"
@@ -224,11 +215,11 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
     place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
     over = f"last {format_duration(usage.window_seconds)}"
     state = ", ".join(filter(None, (usage.state, instances, place, over)))
-    lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
+    lines = [click.style(line, bold=True) for line in view.folded(f"{usage.name}: {state}", width)]
     lines.append("")
-    lines += fact_lines(_usage_facts(usage), width)
+    lines += view.fact_lines(_usage_facts(usage), width)
     for note in usage.notes:
-        lines += folded(f"  {note}", width, "")
+        lines += view.folded(f"  {note}", width, "")
     return lines
 
 
