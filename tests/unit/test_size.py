@@ -20,16 +20,16 @@ BUDGET = {
     "render": (3_368, 3_000),
     "engine": (2_887, 1_800),
     "images": (773, 700),
-    "aws": (2_889, 2_600),
+    "aws": (2_880, 2_600),
     "weights": (1_806, 1_500),
-    "warm": (381, 400),
-    "deploy": (6_062, 4_600),
+    "warm": (377, 400),
+    "deploy": (6_028, 4_600),
     "bench": (3_622, 3_100),
     "train": (2_491, 1_500),
     "sandbox": (4_969, 5_360),
     "cli": (7_808, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_250, 241
+MOST_LINES, MOST_FILES = 60_203, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

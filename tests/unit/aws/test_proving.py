@@ -101,7 +101,6 @@ def test_without_permission_to_read_the_log_the_error_names_the_action(logging: 
         logging.deploy(from_the_log())
     assert failed.value.exit_code == 4
     assert "logs:FilterLogEvents" in failed.value.fix
-    assert failed.value.command == ("peagle", "prove", NAME)
     assert not logging.cloud.streams[ONE].prompts, "before any prompt"
 
 

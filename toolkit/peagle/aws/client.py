@@ -335,12 +335,6 @@ class Aws:
                 return
             yield from page.get(key) or []
 
-    def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-        """The events of a call whose ``Body`` is an event stream, as they arrive."""
-        stream = self.call(service, operation, **parameters)["Body"]
-        with translated(service, self.region, self.in_sandbox):
-            yield from stream
-
     def upload(
         self,
         path: Path,

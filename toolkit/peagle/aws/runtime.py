@@ -58,8 +58,9 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
     """The answer piece by piece, as it arrives. ``body`` must request a stream."""
     with _log_named(endpoint):
         request = {**_target(aws, endpoint), "Body": encoded(body), "ContentType": _JSON}
-        events = aws.events(_RUNTIME, "invoke_endpoint_with_response_stream", **request)
-        yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
+        events = aws.call(_RUNTIME, "invoke_endpoint_with_response_stream", **request)["Body"]
+        with translated(_RUNTIME, aws.region):
+            yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
 
 
 _components: WeakKeyDictionary[Aws, dict[str, bool]] = WeakKeyDictionary()

@@ -28,9 +28,6 @@ from peagle_serve.crash import Crash
 SILENT_SECONDS = 15 * 60
 """A start without a log for so long is reported: an image is pulled in less."""
 
-TICK_SECONDS = 1.0
-"""Between two displays of the elapsed time."""
-
 _BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
 """The types of resources that one request creates."""
 
@@ -214,19 +211,17 @@ def wait_while_busy(
         pause = 1.0 if waited < 120 else 5.0
         if waited < 10 and not context.aws.is_amazon:
             pause = 0.1
-        while pause > 0:
-            seconds, price = max(0.0, clock.now() - since), served.usd_per_hour
-            context.observe(
-                Progress(
-                    purpose or live.stage or live.status,
-                    seconds,
-                    None if price is None else price * seconds / 3600,
-                    log.line if log else "",
-                    is_logging=log is not None and log.first_at is not None,
-                )
+        seconds, price = max(0.0, clock.now() - since), served.usd_per_hour
+        context.observe(
+            Progress(
+                purpose or live.stage or live.status,
+                seconds,
+                None if price is None else price * seconds / 3600,
+                log.line if log else "",
+                is_logging=log is not None and log.first_at is not None,
             )
-            clock.sleep(min(pause, TICK_SECONDS))
-            pause -= TICK_SECONDS
+        )
+        clock.sleep(pause)
 
 
 def limit_seconds(revision: Revision) -> float:

@@ -30,8 +30,6 @@ T = TypeVar("T")
 RETRY_SECONDS = 5.0
 """Between two requests: each is counted, so that the alarm stays on until a copy runs."""
 
-_PROGRESS_SECONDS = 1.0
-
 OnText = Callable[[str], object]
 
 
@@ -41,7 +39,7 @@ class NotAwake(CloudError, code="not-awake"):
 
 @dataclass(frozen=True)
 class WakeUpOptions:
-    """How long to wait, in seconds, and what to call every second, with a text."""
+    """How long to wait, in seconds, and what to call meanwhile, with a text."""
 
     timeout: float = 30 * 60
     on_progress: Callable[[str], object] = lambda text: None
@@ -68,15 +66,14 @@ def _retry_until_awake(
                 fix = Fix("start one", ("peagle", "scale", name, "--to", "1"))
                 raise NoCopyRuns(message, fix) from None
             refused = True
-        end = min(clock.now() + RETRY_SECONDS, began + options.timeout)
-        if clock.now() >= end:
+        left = began + options.timeout - clock.now()
+        if left <= 0:
             limit = format_duration(options.timeout)
             message = f"{name} scaled to zero, and did not wake up within {limit}"
             fix = Fix("look at what it waits for", ("peagle", "status", name))
             raise NotAwake(message, fix)
-        while (left := end - clock.now()) > 0:
-            options.on_progress(f"{name} wakes up: {format_duration(clock.now() - began)}")
-            clock.sleep(min(_PROGRESS_SECONDS, left))
+        options.on_progress(f"{name} wakes up: {format_duration(options.timeout - left)}")
+        clock.sleep(min(RETRY_SECONDS, left))
 
 
 def wake(

@@ -8,7 +8,6 @@ endpoint that still exists after its end, as when it was busy for a day, is remo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
@@ -35,10 +34,6 @@ _STAY_WITH_ENDPOINT = {
     "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
 }  # fmt: skip
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
-
-
-_AT_ONCE = 10
-"""Regions that are searched at a time."""
 
 
 class Unknown(CloudError, code="resources-unknown"):
@@ -193,45 +188,38 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
     enabled rejects the credentials, and is left out. Raises CloudError when all do."""
     readable, _ = records.readable_records(aws.scope)
     now = Clock().now()
-    accounts = {region: aws.in_region(region) for region in sorted(regions)}
-    for there in accounts.values():  # boto3 creates clients in one thread only
-        there.client("resourcegroupstaggingapi")
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = dict(zip(accounts, pool.map(_find_ended_names, accounts.values()), strict=True))
-    unknown = {
-        region: answer for region, answer in answers.items() if isinstance(answer, CloudError)
-    }
-    enabled = {region: e for region, e in unknown.items() if e.code not in UNKNOWN_KEY_CODES}
-    if answers and len(unknown) == len(answers) and not enabled:
-        raise next(iter(unknown.values()))
     past_end: list[Ended] = []
-    for region, there in accounts.items():
+    unknown: dict[str, CloudError] = {}
+    for region in sorted(regions):
+        there = aws.in_region(region)
         by_name = {record.name: record for record in readable if record.region == region}
-        limited = {name for name, record in by_name.items() if record.ends_at is not None}
-        answer = answers[region]
-        names = limited if isinstance(answer, CloudError) else limited | answer
+        names = {name for name, record in by_name.items() if record.ends_at is not None}
+        try:
+            names |= _find_ended_names(there)
+        except CloudError as error:
+            unknown[region] = error
         for name in sorted(names):
             try:
                 ended = _find_ended(there, name, by_name.get(name), prices, now)
                 past_end += [ended] if ended else []
             except CloudError as error:
-                enabled[region] = error
+                unknown[region] = error
+    enabled = {region: e for region, e in unknown.items() if e.code not in UNKNOWN_KEY_CODES}
+    if unknown and not enabled and len(unknown) == len(regions):
+        raise next(iter(unknown.values()))
     mine = tuple(ended for ended in past_end if not ended.record.owner)
     others = tuple(ended for ended in past_end if ended.record.owner)
     return EndedSearch(mine, others, enabled)
 
 
-def _find_ended_names(aws: Aws) -> set[str] | CloudError:
+def _find_ended_names(aws: Aws) -> set[str]:
     """By the tags of endpoints and configurations, which carry the end time."""
-    now, kinds = Clock().now(), ("endpoint", "endpoint-config")
-    try:
-        return {
-            tags[DEPLOYMENT_TAG]
-            for _, _, tags in find_by_tag(aws, ENDS_TAG, None, kinds)
-            if is_endpoint_name(tags.get(DEPLOYMENT_TAG, "")) and (end_in(tags) or now) < now
-        }
-    except CloudError as error:
-        return error
+    now = Clock().now()
+    return {
+        tags[DEPLOYMENT_TAG]
+        for _, _, tags in find_by_tag(aws, ENDS_TAG, None, ("endpoint", "endpoint-config"))
+        if is_endpoint_name(tags.get(DEPLOYMENT_TAG, "")) and (end_in(tags) or now) < now
+    }
 
 
 def _find_ended(

@@ -570,13 +570,8 @@ class OwnedEndpoint(OwnedResource):
         super().create(context, revision, name, body)
 
     def delete_owned(self, context: DeploymentContext, resource: Resource) -> None:
-        try:
-            if live := sagemaker.describe(context.aws, resource.name):
-                delete_endpoint(context, live)
-        except Busy as error:
-            message = f"another client is changing endpoint {resource.name}: {error.message}"
-            fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
-            raise CloudError(message, fix, "endpoint-not-deleted") from error
+        if live := sagemaker.describe(context.aws, resource.name):
+            delete_endpoint(context, live)
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:

@@ -172,14 +172,10 @@ def find_weights_prefix(plan: Plan) -> WeightsPrefix:
 def check_writable(aws: Aws, place: WeightsPrefix) -> None:
     """Raise AccessDenied, before anything costs money, if the artifact cannot be written there."""
     bucket, key = Bucket(aws, place.bucket), place.file_key(WARM_FOLDER, "probe")
-    try:
-        # Begun and aborted: needs the permissions of the upload, and leaves nothing.
-        upload = bucket.call("create_multipart_upload", Key=key)["UploadId"]
-        begun = {"Bucket": bucket.name, "Key": key, "UploadId": upload}
-        bucket.aws.delete("s3", "abort_multipart_upload", **begun)
-    except AccessDenied as error:
-        message = f"nothing can be written to {place.part_uri(WARM_FOLDER)}: {error.message}"
-        raise AccessDenied(message, error.remedy, error.code) from error
+    # Begun and aborted: needs the permissions of the upload, and leaves nothing.
+    upload = bucket.call("create_multipart_upload", Key=key)["UploadId"]
+    begun = {"Bucket": bucket.name, "Key": key, "UploadId": upload}
+    bucket.aws.delete("s3", "abort_multipart_upload", **begun)
 
 
 def collect_on_aws(
