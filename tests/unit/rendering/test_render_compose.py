@@ -85,14 +85,13 @@ def test_weights_are_mounted_where_the_engine_reads_them() -> None:
 
     tiny = data_folder("model_catalog") / "peagle" / "tiny"
     assert mounts("uploaded") == {
-        f"/opt/ml/model/{part}": f"${{{part.upper()}_FOLDER:-{(tiny / folder).resolve()}}}"
+        f"/opt/ml/model/{part}": str((tiny / folder).resolve())
         for part, folder in {"target": "target", "drafter": "p-eagle"}.items()
     }
     custom = mounts("own-folder")
     (source,) = custom.values()
     folder = str(Path('/data/my head\'s "best"').resolve())
     assert interpolated(source, {}) == folder
-    assert interpolated(source, {"DRAFTER_FOLDER": "/elsewhere"}) == "/elsewhere"
     assert mounts("one-prefix") == {"/opt/ml/model": "./model"}
     assert mounts("two-prefixes") == {
         "/opt/ml/model": "./model",
