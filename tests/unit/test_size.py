@@ -15,7 +15,7 @@ BUDGET = {
     "checkpoints": (1_957, 1_550),
     "checks": (2_154, 2_300),
     "fit": (1_708, 1_700),
-    "speed": (1_695, 1_500),
+    "speed": (1_707, 1_500),
     "planning": (4_981, 3_850),
     "render": (3_368, 3_000),
     "engine": (2_887, 1_800),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_969, 5_360),
     "cli": (7_808, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_203, 241
+MOST_LINES, MOST_FILES = 60_215, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
