@@ -133,3 +133,10 @@ def test_another_machine_asks_an_endpoint_of_copies_once(
     assert terminal.run("invoke", NAME, "Hi").code == 0
     asked = [call for call in terminal.cloud.calls if call.startswith("invoke")]
     assert asked == ["invoke_endpoint_with_response_stream"]
+
+
+def test_a_prompt_that_is_damaged_json_is_not_sent(deployed: Terminal) -> None:
+    before = len(deployed.cloud.calls)
+    done = deployed.run("invoke", NAME, '{"prompt": "Hi",}')
+    assert (done.code, "(line 1, column 17)" in done.error) == (2, True)
+    assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]

@@ -139,7 +139,10 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
         **G7E, "catalog": measured(run(speeds=(row("p-eagle", 3, 8, 5),)))}, {
             "k": 3, "lacks": {"speculation-loses"}}),
     "a slower K of the user": ("chat", {**ON_FAST, "concurrency": 8, "k": 7}, {
-        "k": 7, "speed": 800}),
+        "k": 7, "speed": 800,
+        "message k-below-fastest": "K=7 reaches 800 tokens/s with 8 requests at a time, K=3 900"}),
+    "the fastest K of the user": ("chat", {**ON_FAST, "concurrency": 8, "k": 3}, {
+        "lacks": {"k-below-fastest"}}),
     "an unmeasured K": ("chat", {**ON_FAST, "concurrency": 8, "k": 4}, {
         "k": 4, "basis": "unknown"}),
     "a measured K above training": ("chat", {**G7E, "catalog": measured(run(

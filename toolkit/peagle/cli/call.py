@@ -20,7 +20,8 @@ from peagle.cli.view.watch import print_proof
 from peagle.errors import OptionMissing, UserError
 from peagle.proof import MIN_DRAFTS, Proof
 from peagle.render import read_plan
-from peagle.text import json_object, plain
+from peagle.text import plain
+from peagle_serve import json_reader
 
 
 @command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
@@ -52,9 +53,8 @@ def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
 
     with view.StatusLine() as line:
         result = session.invoke(
-            name, text, **request, payload=json_object(text) or None, on_text=show,
-            say=line.show_line,
-        )  # fmt: skip
+            name, text, **request, payload=_payload(text), on_text=show, say=line.show_line
+        )
     view.print_json(vars(result))
     parts = (
         (result.waited_seconds, "woke up after {:.1f} s"),
@@ -66,6 +66,17 @@ def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     texts = (text.format(value) for value, text in parts if value is not None)
     view.print_text("")
     view.print_status(f"[{', '.join(texts)}]")
+
+
+def _payload(text: str) -> dict[str, Any] | None:
+    """The JSON object that the prompt is; ``None`` for text."""
+    if not text.lstrip().startswith('{"'):
+        return None
+    try:
+        body: dict[str, Any] = json_reader.read(text, "the JSON of the prompt")
+    except json_reader.InvalidJson as error:
+        raise UserError(str(error), "correct it, and quote it for the shell") from error
+    return body
 
 
 @deployment_command(

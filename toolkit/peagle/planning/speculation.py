@@ -17,7 +17,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks.rules.head_pairing import PASS_OWN_HEAD, replaced_by
-from peagle.errors import Fix, NotFound, OptionsConflict, UserError
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
@@ -200,6 +200,9 @@ SpeedsByK = Mapping[tuple[str | None, int], Performance]
 _SHOWN_KS = (1, 2, 3, 5, 7, 10)
 """Shown for comparison in the reason of K, in addition to the fastest."""
 
+_CLOSE_TO_FASTEST = 0.95
+"""Below this share of the fastest K's speed, the user's own K gets a note."""
+
 LIKELY_LENGTH = 2.0
 """Tokens per step that a drafter without a known acceptance is assumed to make, to find its
 break-even length, which hardly depends on it."""
@@ -278,6 +281,13 @@ def explain_k(
             )
             fix = "use --no-speculation, unless your requests are more predictable"
             log.findings.append(warning("speculation-loses", "drafter", message, fix))
+        elif k in rates and rates[k] < _CLOSE_TO_FASTEST * rates[best]:
+            message = (
+                f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
+                f"{rates[best]:,.0f}: {origin}"
+            )
+            faster = use_option("--k", best, ", or leave --k out")
+            log.findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
         return
     if k in rates:
