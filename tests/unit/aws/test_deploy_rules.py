@@ -609,6 +609,13 @@ def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool) -> None:
     assert names(ALARMS, Account(listed), DEMO) == ([listed["AlarmName"]] if ours else [])
 
 
+@pytest.mark.parametrize(("component", "is_ours"), [("demo", True), ("peagle-demo", False)])
+def test_the_alarm_that_wakes_another_endpoint_stays(component: str, is_ours: bool) -> None:
+    wakes = alarm("peagle-demo-wake-up", ("InferenceComponentName", component))
+    listed = names(SCALING, Account(wakes | {"ResourceId": ""}), DEMO)
+    assert listed == ["peagle-demo-wake-up"] * is_ours
+
+
 @pytest.mark.parametrize(("resource", "dimension"), [
     ("endpoint/demo/variant/AllTraffic", "sagemaker:variant:DesiredInstanceCount"),
     ("inference-component/demo", "sagemaker:inference-component:DesiredCopyCount"),

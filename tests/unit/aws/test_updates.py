@@ -253,6 +253,8 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
     dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
     assert {"Name": "EndpointConfigName", "Value": first} in dimensions
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))  # a kept revision, deployed again
+    assert "AutoRollbackConfiguration" in world.cloud.updates[-1]["DeploymentConfig"]
 
 
 @pytest.mark.parametrize("status", ["UpdateRollbackFailed", "Failed"])

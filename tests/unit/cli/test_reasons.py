@@ -32,7 +32,10 @@ def reasons_in(file: Path) -> Iterator[tuple[str, set[str]]]:
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code":
             names.setdefault("code", set()).update(constants(node.value, {}))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("reason", "log.explain"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "reason",
+            "decisions.explain",
+        ):
             assert all(keyword.arg for keyword in node.keywords), ast.unparse(node)
             values = {str(keyword.arg) for keyword in node.keywords}
             for code in constants(node.args[2], names):
@@ -43,7 +46,7 @@ def reasons_in(file: Path) -> Iterator[tuple[str, set[str]]]:
 FILES = [
     file
     for file in sorted(ROOT.rglob("*.py"))
-    if re.search(r"\b(reason|log\.explain)\(", file.read_text()) and file.name != "plan.py"
+    if re.search(r"\b(reason|decisions\.explain)\(", file.read_text()) and file.name != "plan.py"
 ]
 CALLS = [entry for file in FILES for entry in reasons_in(file)]
 

@@ -10,7 +10,7 @@ from peagle.errors import UserError
 from peagle.speed.acceptance import Acceptance, Basis, Performance
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import NO_SPECULATION, Setting, rank_settings
-from peagle.speed.verdict import Compared, WorkloadVerdict, decide_workload
+from peagle.speed.verdict import SettingResult, WorkloadVerdict, decide_workload
 from peagle.workload import Slo, Workload, parse_slo
 from tests.support import examples, raises_code
 
@@ -41,10 +41,10 @@ def verdict(
     loads: Sequence[int] = LOADS,
     spread: float = 0.05,
 ) -> WorkloadVerdict:
-    def compared(setting: Setting, at: int) -> Compared:
+    def compared(setting: Setting, at: int) -> SettingResult:
         basis: Basis = "estimated" if setting in estimated else "measured"
         length = 1.0 if setting == NO_SPECULATION else 2.5
-        return Compared(performance(curves[setting][at], length, basis, spread))
+        return SettingResult(performance(curves[setting][at], length, basis, spread))
 
     by_load = {
         load: {setting: compared(setting, at) for setting in curves}

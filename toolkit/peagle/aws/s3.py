@@ -24,7 +24,7 @@ from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
-from peagle.errors import CheckpointError, CloudError, Refused
+from peagle.errors import CheckpointError, CloudError, NotFound, Refused
 from peagle.planning.company import encrypted_by
 from peagle.s3uri import S3Uri
 
@@ -287,7 +287,11 @@ def read_lines(aws: Aws, place: S3Uri, ending: str) -> Iterator[tuple[str, Itera
     listed = aws.items(
         "s3", "list_objects_v2", "Contents", Bucket=place.bucket, Prefix=place.key.rstrip("/")
     )
-    keys = [entry["Key"] for entry in listed]
+    try:
+        keys = [entry["Key"] for entry in listed]
+    except Missing as error:
+        message = f"there is no bucket {place.bucket}"
+        raise NotFound(message, "check the URI", "no-bucket") from error
     below = [key for key in keys if key.startswith(place.folder.key) and key.endswith(ending)]
     for key in [place.key] if place.key in keys else below:
         yield S3Uri(place.bucket, key).uri, _object_lines(aws, place.bucket, key)

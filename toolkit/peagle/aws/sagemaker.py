@@ -62,9 +62,9 @@ class Endpoint:
     """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds,
     ``running`` and ``desired`` instances by variant. ``revision`` is the configuration that serves,
     ``pending_revision`` the one that replaces it, ``stage`` that of an update that turns on traffic
-    or waits for alarms. With a ``component``, which is DescribeInferenceComponent's answer, both
-    are one: ``status`` is the component's once the instances run, ``revision`` its model (empty
-    before there is one), and ``instances_config`` the configuration of the instances."""
+    or waits for alarms. ``component`` is DescribeInferenceComponent's answer. With one, ``status``
+    is the component's once the instances run, ``revision`` its model (empty before there is one),
+    and ``instances_config`` the configuration of the instances."""
 
     name: str
     arn: str

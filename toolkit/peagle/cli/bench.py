@@ -176,10 +176,10 @@ def bench() -> None:
 def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
-    Requests are sent as fast as they are answered, so many at a time, after a warm-up. Prompts are
+    After a warm-up, --concurrency requests run at a time; each answer starts the next. Prompts are
     random words unless --workload is a file. Answers have a fixed length where the server accepts
     ignore_eos. A URL's key is read from OPENAI_API_KEY. An endpoint is not stopped afterwards; one
-    that scaled to zero is woken first. Of conversations, the first turn is not counted.
+    that scaled to zero is woken first. The first turn of a conversation is not counted.
 
     With --acceptance or --lossless, no speed is measured; --output-tokens then limits the answers.
 

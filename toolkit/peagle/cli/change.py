@@ -374,10 +374,8 @@ def _destroy_previous(change: DeploymentChange, session: Session) -> None:
 
 
 def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
-    planned, reason = (
-        removal.Removal(),
-        "the sandbox is not running, and this machine has no record of it",
-    )
+    planned = removal.Removal()
+    reason = "the sandbox is not running, and this machine has no record of it"
     if session.is_available:
         aws = session.aws()
         place = session.where(aws.region)
@@ -434,7 +432,6 @@ def _report(
         command = command_text(("peagle", "destroy", name, "--all"))
         texts = ", ".join(resource.text for resource in left)
         view.print_status(f"Left: {texts}; to remove this too", command)
-    return
 
 
 def _print_removed(

@@ -43,10 +43,11 @@ def _show_changes(
     before = _earlier(ctx, file)
     comparison = compare_plans(before or plan, plan)
     increase = comparison.price_increase if before else None
-    rows = comparison_rows(comparison)
-    if before is None:
-        rows = [(label, "-", after) for label, _, after in rows]
-    rows = [row for row in rows if row[1] != row[2]]
+    rows = [
+        (label, earlier if before else "-", later)
+        for differs, label, earlier, later in comparison_rows(comparison)
+        if (differs if before else later != "-")
+    ]
     earlier, later = comparison.plans
     document = {
         "before": earlier if before else None,

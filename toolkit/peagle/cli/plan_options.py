@@ -164,7 +164,7 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
             # It has its own region and tags; variables such as AWS_REGION do not override it.
             is_variable = ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
             if not is_variable and (name != "region" or value != plan.region):
-                flag = typed_flag(ctx, (name, f"no_{name}")) or name
+                flag = typed_flag(ctx, (name, f"no_{name}")) or f"--{name.replace('_', '-')}"
                 message = f"{flag} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
         if not online:

@@ -98,9 +98,9 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         resources.CONFIG.put(context, revision, revision.endpoint_config, desired.config)
         ends = put(context, revision, end)
         request = desired.endpoint | {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
-        put_endpoint(context, revision, request, rolled_out=True)
+        put_endpoint(context, revision, request, watched_rollout)
         if desired.component and wait:
-            _put_copies(context, revision, desired.component, rolled_out=True)
+            _put_copies(context, revision, desired.component, watched_rollout)
         return wait_in_service(context, revision, request) if wait else 0.0
     except PeagleError as error:
         context.change(failure=Failure.of(error))
@@ -161,15 +161,39 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
             s3.upload_missing(context.aws, upload, advance, leave_out, earlier, key)
 
 
+RolloutOf = Callable[[Revision, int], dict[str, Any]]
+"""The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an update to
+a revision with so many instances or copies."""
+
+
+def at_once(revision: Revision, count: int) -> dict[str, Any]:
+    """All instances at once."""
+    return {}
+
+
+def watched_rollout(revision: Revision, count: int) -> dict[str, Any]:
+    """The rollout of the revision's plan, which its alarms undo; none without one."""
+    config = deployment_config(revision.plan, count) if revision.plan else None
+    return {"DeploymentConfig": config} if config else {}
+
+
+def unwatched_rollout(revision: Revision, count: int) -> dict[str, Any]:
+    """The rollout of the revision's plan without its alarms: on the way back, an alarm in the state
+    ALARM would undo it, and the proof follows."""
+    parameter = watched_rollout(revision, count)
+    if parameter:
+        del parameter["DeploymentConfig"]["AutoRollbackConfiguration"]
+    return parameter
+
+
 def put_endpoint(
     context: DeploymentContext,
     revision: Revision,
     request: dict[str, Any],
-    rolled_out: bool = False,
+    rollout_of: RolloutOf = at_once,
 ) -> None:
     """Create or update the endpoint by ``request``, that of CreateEndpoint, unless that is
-    happening. Another change ends first, and a broken endpoint is deleted. With ``rolled_out``, an
-    update has the rollout of the revision's plan."""
+    happening. Another change ends first, and a broken endpoint is deleted."""
     aws, name, clock = context.aws, context.record.name, context.clock
     live = sagemaker.describe(aws, name)
     arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
@@ -190,15 +214,15 @@ def put_endpoint(
             count = live.instance_count if kept else revision.served.instance_count
             if len(live.running) > 1 or revisions.is_comparison(revision.fingerprint):
                 count = 1  # SageMaker replaces several variants at once only
-            steps = _rollout_parameter(context, revision, count) if rolled_out else {}
-            sagemaker.update(aws, request | steps, count, clock, keep_count=kept)
+            update = request | rollout_of(revision, count)
+            sagemaker.update(aws, update, count, clock, keep_count=kept)
 
 
 def _put_copies(
     context: DeploymentContext,
     revision: Revision,
     request: dict[str, Any],
-    rolled_out: bool = False,
+    rollout_of: RolloutOf,
 ) -> None:
     """Create the component of ``request``, or update it to that model, unless that is happening.
     Waits for the instances first."""
@@ -222,10 +246,9 @@ def _put_copies(
     running = live.desired_copies
     if scaling.keeps_count(aws, context.record, live):
         count = max(1, live.desired_copies)
-    steps = {}
-    if rolled_out and running:  # none serves after a scale to zero
-        steps = _rollout_parameter(context, revision, min(count, running))
-    request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
+    request = {**request, "RuntimeConfig": {"CopyCount": count}}
+    if running:  # none serves after a scale to zero
+        request |= rollout_of(revision, min(count, running))
     sagemaker.update_component(aws, request, running)
 
 
@@ -324,10 +347,12 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
     require_pinned(context.aws, context.record.name, mounted, pins)
 
 
-def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
+def return_to(
+    context: DeploymentContext, revision: Revision, rollout_of: RolloutOf = at_once
+) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``apply`` does. ``rolled_out``: in the steps of its plan's rollout; else at once,
-    as what serves is not proved, or is half of a comparison."""
+    returns what ``apply`` does. At once where what serves is not proved, or is half of a
+    comparison."""
     aws, name, plan = context.aws, context.record.name, revision.plan
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     description = sagemaker.description(aws, kind, revision.name)
@@ -344,7 +369,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
         "EndpointConfigName": revision.endpoint_config,
         "Tags": tags,
     }
-    put_endpoint(context, revision, request, rolled_out=rolled_out)
+    put_endpoint(context, revision, request, rollout_of)
     live = sagemaker.describe(aws, name)
     if live and live.component:
         component: dict[str, Any] = {  # without the plan, with what the copies reserve now
@@ -355,7 +380,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
         if plan is not None:
             component = dict(requests(plan)[-1].parameters)
         component["Specification"] = {**component["Specification"], "ModelName": revision.model}
-        _put_copies(context, revision, component, rolled_out)
+        _put_copies(context, revision, component, rollout_of)
     started = wait_in_service(context, revision, request)
     restore_observability(context, revision)
     return started
@@ -369,21 +394,6 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
             resources.put_settings(context, revision)
     except CloudError as error:
         context.notice(f"alarms and dashboard are of the plan before: {error.message}")
-
-
-def _rollout_parameter(
-    context: DeploymentContext, revision: Revision, count: int
-) -> dict[str, Any]:
-    """The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an
-    update of ``count`` instances or copies; empty without one. No alarm undoes the way back to a
-    kept revision: one may be why it is taken, and in the state ALARM still."""
-    config = deployment_config(revision.plan, count) if revision.plan else None
-    if config is None:
-        return {}
-    kept = (context.record.serving, context.record.previous)
-    if any(each and each.fingerprint == revision.fingerprint for each in kept):
-        del config["AutoRollbackConfiguration"]
-    return {"DeploymentConfig": config}
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:
@@ -423,7 +433,8 @@ def plan_rollback(aws: Aws, record: Deployment) -> RollbackPlan:
     plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
     rollout = "none"
     if plan and plan.rollout:
-        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
+        adapted = plan.rollout if plan.copies else adapt_rollout(plan.rollout, count)
+        rollout = cost_text(adapted, watched=False)
     return RollbackPlan(target, compare_live(record, live, target), rollout)
 
 
@@ -451,7 +462,7 @@ def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     context.change(failure=None, **({"pending": unproved} if is_previous else {}))
     try:
         with context.recording_failure():
-            started = return_to(context, target, rolled_out=True)
+            started = return_to(context, target, unwatched_rollout)
     except Missing as error:
         if is_previous:
             context.change(pending=None, previous=None)

@@ -269,9 +269,13 @@ def preflight(
     refuse_here(plan)
     live = sagemaker.describe(aws, plan.name)
     record = records.load_record(aws.scope, aws.region, plan.name)
-    record = current_deployment(aws, plan.name, record, lambda: instances, live, complete=True)
-    if record:
-        require_own(record)
+    try:
+        record = current_deployment(aws, plan.name, record, lambda: instances, live, complete=True)
+        if record:
+            require_own(record)
+    except AccessDenied:  # without the permission to read tags, what is recorded here counts
+        if record is None and live is not None:
+            raise
     if record and not as_candidate:
         require_no_comparison(record)
     serving = weights.parse_pins(record.current.served.variables) if record else None

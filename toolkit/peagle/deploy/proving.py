@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -48,6 +49,7 @@ and log streams have delays."""
 
 _SANDBOX_SECONDS = 4.0
 _POLL_SECONDS, _SANDBOX_POLL_SECONDS = 2.0, 0.1
+_CLOCK_SECONDS = 5.0
 
 PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
@@ -170,9 +172,16 @@ class StatisticsReader:
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._clock = aws, clock
+        # AWS's clock dates the lines; a machine that was asleep would miss those of its proof.
+        now = clock.now()
+        endpoint = aws.call("sagemaker", "describe_endpoint", EndpointName=live.name)
+        date = endpoint.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        skew = parsedate_to_datetime(date).timestamp() - now if date else 0.0
+        self._skew = skew if abs(skew) > _CLOCK_SECONDS else 0.0
         earlier = live.created, max(live.created, revision_started)
+        since = now + self._skew
         self._tail = Tail(
-            aws, live.name, clock.now(), live.hosts_components, prefix=prefix, earlier=earlier
+            aws, live.name, since, live.hosts_components, prefix=prefix, earlier=earlier
         )
 
     def read(self) -> None:
@@ -195,7 +204,7 @@ class StatisticsReader:
             waiting()
             if (
                 is_complete()
-                or self.counts.has_reported(answered, instances)
+                or self.counts.has_reported(answered + self._skew, instances)
                 or self._clock.now() >= answered + seconds
             ):
                 return

@@ -49,7 +49,8 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
 
 def _goes_with_endpoint(leftover: Resource) -> bool:
     """Whether it is a scaling target or its alarm: an endpoint that scales is not deleted."""
-    return leftover.type == "ScalableTarget" or leftover.name.endswith("-wake-up")
+    is_alarm = leftover.type == "Alarm" and leftover.name.endswith("-wake-up")
+    return is_alarm or leftover.type == "ScalableTarget"
 
 
 def remove_leftover(aws: Aws, leftover: Resource) -> None:
@@ -190,6 +191,7 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
     now = Clock().now()
     past_end: list[Ended] = []
     unknown: dict[str, CloudError] = {}
+    not_enabled: dict[str, CloudError] = {}
     for region in sorted(regions):
         there = aws.in_region(region)
         by_name = {record.name: record for record in readable if record.region == region}
@@ -197,19 +199,19 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
         try:
             names |= _find_ended_names(there)
         except CloudError as error:
-            unknown[region] = error
+            rejects = error.code in UNKNOWN_KEY_CODES and not names
+            (not_enabled if rejects else unknown)[region] = error
         for name in sorted(names):
             try:
                 ended = _find_ended(there, name, by_name.get(name), prices, now)
                 past_end += [ended] if ended else []
             except CloudError as error:
                 unknown[region] = error
-    enabled = {region: e for region, e in unknown.items() if e.code not in UNKNOWN_KEY_CODES}
-    if unknown and not enabled and len(unknown) == len(regions):
-        raise next(iter(unknown.values()))
+    if not_enabled and len(not_enabled) == len(regions):
+        raise next(iter(not_enabled.values()))
     mine = tuple(ended for ended in past_end if not ended.record.owner)
     others = tuple(ended for ended in past_end if ended.record.owner)
-    return EndedSearch(mine, others, enabled)
+    return EndedSearch(mine, others, unknown)
 
 
 def _find_ended_names(aws: Aws) -> set[str]:

@@ -357,7 +357,8 @@ class ScalingTarget(Kind):
             if name.startswith(f"endpoint/{tagged.name}/") or name == copies_id(tagged.name):
                 yield self.resource(name)
         for alarm in _alarms(aws, [wake_alarm_name(tagged.name)]):
-            yield ALARMS.resource(alarm["AlarmName"])
+            if _watches(alarm, tagged.name):  # tiny and peagle-tiny name theirs alike
+                yield ALARMS.resource(alarm["AlarmName"])
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         return compare_keys(self.path, desired, actual)

@@ -37,7 +37,7 @@ _UTILIZATION = "gpu-memory-utilization"
 
 
 def configure_engine(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
 ) -> Plan:
     """The plan with the engine's arguments and environment, and the rules' findings about them.
 
@@ -45,9 +45,9 @@ def configure_engine(
     plan, and so no plan file, ever contains one.
     """
     load = candidate.load
-    arguments = _build_arguments(plan, options, candidate, log)
-    extra = _build_environment(plan, options, candidate, log)
-    streamed = streamer_variables(plan, options, pair, candidate, log)
+    arguments = _build_arguments(plan, options, candidate, decisions)
+    extra = _build_environment(plan, options, candidate, decisions)
+    streamed = streamer_variables(plan, options, pair, candidate, decisions)
     planned = to_environment(arguments) | extra | streamed
     if digest := digest_in(plan.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
@@ -81,12 +81,12 @@ def configure_engine(
     for finding in findings:
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)
-    log.findings += findings
+    decisions.findings += findings
     return plan.model_copy(update={"engine_arguments": arguments, "environment": environment})
 
 
 def _build_environment(
-    plan: Plan, options: Options, candidate: Candidate, log: Decisions
+    plan: Plan, options: Options, candidate: Candidate, decisions: Decisions
 ) -> dict[str, str]:
     """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     target, instance, reasons = candidate.load.target, candidate.instance, [_NO_RESTART]
@@ -99,12 +99,12 @@ def _build_environment(
             reasons.append(reason(VOCABULARY_VARIABLE, folder, "isolated-vocabulary", file=file))
     settings = applicable(target.environment, instance.gpu_architecture, plan.runtime.vllm)
     reasons += [_setting_reason(setting.name, setting) for setting in settings]
-    log.reasons += (each for each in reasons if each.what not in options.environment)
+    decisions.reasons += (each for each in reasons if each.what not in options.environment)
     return {because.what: because.value for because in reasons}
 
 
 def _build_arguments(
-    plan: Plan, options: Options, candidate: Candidate, log: Decisions
+    plan: Plan, options: Options, candidate: Candidate, decisions: Decisions
 ) -> tuple[str, ...]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     load, weights, drafter = candidate.load, plan.target.weights, candidate.drafter
@@ -148,7 +148,7 @@ def _build_arguments(
     if plan.speculation is not None:
         config = speculative_config(plan.speculation, plan.weights.get("drafter"))
         arguments += ["--speculative-config", config]
-    log.reasons += decided
+    decisions.reasons += decided
     return tuple(arguments)
 
 

@@ -126,22 +126,22 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     return reason(what, value, "speed-unknown")
 
 
-def choose_count(options: Options, candidate: Candidate, log: Decisions) -> int:
+def choose_count(options: Options, candidate: Candidate, decisions: Decisions) -> int:
     """The number of instances."""
     count, held = candidate.count, candidate.engine.most_requests * candidate.copies
     if options.instance_count is not None:
         return options.instance_count
     what = "instance_count"
     if count == 1:
-        log.explain(what, count, "one-serves")
+        decisions.explain(what, count, "one-serves")
     elif options.within is not None:
-        log.explain(what, count, "done-in-time")
+        decisions.explain(what, count, "done-in-time")
     elif count in (options.min_instances, options.max_instances):
-        log.explain(what, count, "bound-of-scaling")
+        decisions.explain(what, count, "bound-of-scaling")
     elif held * (count - 1) < candidate.load.requests_per_engine * candidate.engines:
-        log.explain(what, count, "cache-of-one", requests=held)
+        decisions.explain(what, count, "cache-of-one", requests=held)
     else:
-        log.explain(
+        decisions.explain(
             what,
             count,
             "fewer-too-slow",
@@ -151,13 +151,13 @@ def choose_count(options: Options, candidate: Candidate, log: Decisions) -> int:
     return count
 
 
-def choose_copies(options: Options, candidate: Candidate, log: Decisions) -> Copies | None:
+def choose_copies(options: Options, candidate: Candidate, decisions: Decisions) -> Copies | None:
     """The engines on each instance and what each reserves; ``None`` without copies."""
     if not candidate.has_copies:
         return None
     copies, size = candidate.copies, candidate.gpus
     if options.copies == AUTO:
-        log.explain(
+        decisions.explain(
             "copies",
             copies,
             "copies-share-gpus",

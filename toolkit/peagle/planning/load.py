@@ -81,7 +81,7 @@ def with_workload(options: Options) -> Options:
     )
 
 
-def choose_length(options: Options, target: Target, log: Decisions) -> int:
+def choose_length(options: Options, target: Target, decisions: Decisions) -> int:
     """The longest context in tokens, at most what the target supports; the rules report a longer
     one from the options. By default the target's, or what requests and the further turns of a
     conversation need, as a power of two; less where only that fits."""
@@ -109,10 +109,10 @@ def choose_length(options: Options, target: Target, log: Decisions) -> int:
         message = f"the default context of {length:,} tokens does not fit{where}: "
         message += f"{fitting:,} are planned"
         confirm = use_option("--max-model-len", fitting, verb="confirm it with")
-        log.findings.append(warning("context-shortened", "max_model_len", message, confirm))
+        decisions.findings.append(warning("context-shortened", "max_model_len", message, confirm))
         because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
         length = fitting
-    log.reasons.append(because)
+    decisions.reasons.append(because)
     return length
 
 
@@ -125,15 +125,15 @@ def shorter_contexts(usual: int, least: int) -> Iterator[int]:
     yield min(usual, least)
 
 
-def choose_concurrency(options: Options, log: Decisions) -> int:
+def choose_concurrency(options: Options, decisions: Decisions) -> int:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is None:
-        log.explain("concurrency", USUAL_CONCURRENCY, "default-concurrency")
+        decisions.explain("concurrency", USUAL_CONCURRENCY, "default-concurrency")
     return options.concurrency or USUAL_CONCURRENCY
 
 
 def choose_workload(
-    options: Options, target: Target, max_model_len: int, log: Decisions
+    options: Options, target: Target, max_model_len: int, decisions: Decisions
 ) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
@@ -149,10 +149,10 @@ def choose_workload(
         if needed <= target.architecture.max_positions:
             fix = use_option("--max-model-len", needed, f", or {fix.sentence}")
         where = "prompt_tokens" if prompt else "output_tokens"
-        log.findings.append(error("requests-above-context", where, message, fix))
+        decisions.findings.append(error("requests-above-context", where, message, fix))
     if prompt is None or output is None:
         shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
-        log.explain("workload", shown, "default-workload")
+        decisions.explain("workload", shown, "default-workload")
     return workload
 
 

@@ -64,7 +64,7 @@ def parse_step(text: str, copies: bool = False) -> Step:
     return Step(value=int(match[1]), unit="copies" if copies else "instances")
 
 
-def choose_rollout(options: Options, plan: Plan, log: Decisions) -> Rollout | None:
+def choose_rollout(options: Options, plan: Plan, decisions: Decisions) -> Rollout | None:
     """The rollout of updates, with what it takes; ``None`` where the user asks for none.
 
     Of copies, the new ones need GPUs before the earlier ones end, so one more instance starts, and
@@ -96,7 +96,7 @@ def choose_rollout(options: Options, plan: Plan, log: Decisions) -> Rollout | No
         if total < 2:
             message = f"a {kind} update replaces a part of the {unit}, and the plan has one"
             fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
-            log.findings.append(error("rollout-one-instance", "rollout", message, fix))
+            decisions.findings.append(error("rollout-one-instance", "rollout", message, fix))
     extra = 1 if copies else _extra_instances(kind, step, instance_count)
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
     rollout = Rollout(
@@ -109,7 +109,9 @@ def choose_rollout(options: Options, plan: Plan, log: Decisions) -> Rollout | No
         ),
         alarms=alarms_for(plan),
     )
-    log.explain("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=copies is not None)
+    decisions.explain(
+        "rollout", rollout.text, "rollout-bakes", seconds=baking, copies=copies is not None
+    )
     return rollout
 
 
@@ -131,8 +133,8 @@ def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
 
 
 def adapt_rollout(rollout: Rollout, count: int, copies: bool = False) -> Rollout | None:
-    """The rollout where ``count`` instances run, or ``copies``, a number that scaling may have
-    chosen: all at once for one instance; ``None`` for one copy, which has no batches."""
+    """The rollout for ``count`` instances, or copies with ``copies``; scaling may have chosen their
+    number. One instance is replaced at once; one copy has no batches: ``None``."""
     kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
     if step is not None and count < 2:
         if copies:
@@ -155,17 +157,16 @@ def alarms_for(plan: Plan) -> tuple[AlarmKind, ...]:
     return (*kinds, "errors", "acceptance") if has_floor else (*kinds, "errors")
 
 
-def cost_text(rollout: Rollout | None) -> str:
-    """What a rollout takes besides, and its alarms: one line; empty without one."""
+def cost_text(rollout: Rollout | None, watched: bool = True) -> str:
+    """What a rollout takes besides, and the alarms that undo it if it is ``watched``: one line;
+    empty without one."""
     if rollout is None:
         return ""
     more, price = rollout.extra_instances, "price unknown"
     if rollout.extra_usd_per_hour is not None:
         price = f"{format_usd(rollout.extra_usd_per_hour)} per hour"
-    return (
-        f"{rollout.text}; {more} more instance{'s' if more > 1 else ''} meanwhile ({price}); "
-        f"rolls back on {', '.join(rollout.alarms)}"
-    )
+    text = f"{rollout.text}; {more} more instance{'s' if more > 1 else ''} meanwhile ({price})"
+    return f"{text}; rolls back on {', '.join(rollout.alarms)}" if watched else text
 
 
 def longest_seconds(rollout: Rollout, instance_count: int, start_seconds: float) -> float:
@@ -220,14 +221,14 @@ def with_copies(options: Options) -> Options:
 
 
 def choose_scaling(
-    options: Options, plan: Plan, candidate: Candidate, start_seconds: int, log: Decisions
+    options: Options, plan: Plan, candidate: Candidate, start_seconds: int, decisions: Decisions
 ) -> Scaling:
     """The scaling of the planned instances, or of the copies on them. ``start_seconds`` is about
     how long a new instance takes until it serves, which is how long the first request waits after a
     scale to zero."""
     target, copies, region = options.target_concurrency, plan.copies, plan.region
     if target is None:
-        target = _most_requests(candidate, counted(1, copies is not None), log)
+        target = _most_requests(candidate, counted(1, copies is not None), decisions)
     least = 0 if options.scale_to_zero else options.min_instances or 1
     highest = options.max_instances or candidate.count
     cooldown = max(SHORTEST_SCALE_IN_SECONDS, start_seconds)
@@ -251,21 +252,21 @@ def choose_scaling(
             fix = use_option("--max-instances", allowed)
         message = f"{highest} instances cost {usd}"
         finding = error("scaling-above-price-limit", "max_instances", message, fix)
-        log.findings.append(finding)
+        decisions.findings.append(finding)
     shown = format_duration(cooldown)
     if cooldown > SHORTEST_SCALE_IN_SECONDS:
-        log.explain("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
+        decisions.explain("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
     else:
-        log.explain("scale_in_cooldown", shown, "cooldown-of-aws")
+        decisions.explain("scale_in_cooldown", shown, "cooldown-of-aws")
     reported = candidate.load.catalog.runtimes.scale_to_zero_refused.get(region)
     if options.scale_to_zero and reported:
         message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
         fix = Fix("use another --region, or --max-instances without --scale-to-zero")
-        log.findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
+        decisions.findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
     return scaling
 
 
-def _most_requests(candidate: Candidate, unit: str, log: Decisions) -> int:
+def _most_requests(candidate: Candidate, unit: str, decisions: Decisions) -> int:
     """The most requests at a time with which one engine meets the objective and none queues;
     ``unit`` is what has an engine."""
     load, engine, slo = candidate.load, candidate.engine, candidate.options.slo
@@ -289,7 +290,7 @@ def _most_requests(candidate: Candidate, unit: str, log: Decisions) -> int:
         code = "objective-breaks"
         most, shown, holds_with = low or 1, low + 1, low
     times = speed(shown)
-    log.explain(
+    decisions.explain(
         "target_concurrency",
         f"{most} per {unit}",
         code,
@@ -322,7 +323,7 @@ DEFAULT_CAPTURE_DAYS = 30
 _TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
 
 
-def choose_limit(options: Options, plan: Plan, log: Decisions) -> Limit | None:
+def choose_limit(options: Options, plan: Plan, decisions: Decisions) -> Limit | None:
     """The limit that the options set."""
     ttl, budget, usd_per_hour = options.ttl, options.budget, most_usd_per_hour(plan)
     start_seconds = plan.download_timeout_seconds + plan.startup_timeout_seconds
@@ -334,7 +335,7 @@ def choose_limit(options: Options, plan: Plan, log: Decisions) -> Limit | None:
         message = f"{format_usd(budget)} last for an unknown time: the price is unknown"
         command = ("peagle", "catalog", "refresh", "--prices", "--region", plan.region)
         fix = Fix("set --ttl instead, or get prices from AWS's price list", command)
-        log.findings.append(error("budget-without-price", "budget", message, fix))
+        decisions.findings.append(error("budget-without-price", "budget", message, fix))
     elif seconds is not None and seconds < start_seconds:
         message = (
             f"the endpoint is deleted after {format_duration(seconds)}; to start, it may take up "
@@ -342,13 +343,13 @@ def choose_limit(options: Options, plan: Plan, log: Decisions) -> Limit | None:
         )
         where = "budget" if ttl is None else "ttl"
         finding = warning("limit-before-start", where, message, "set a later end")
-        log.findings.append(finding)
+        decisions.findings.append(finding)
     if seconds is None:
         return limit
     before = COPIES_BEFORE_SECONDS if plan.copies else None
     shown = limit_text(limit, usd_per_hour)
     if budget is not None and usd_per_hour:
-        log.explain(
+        decisions.explain(
             "limit",
             shown,
             "end-by-budget",
@@ -359,7 +360,7 @@ def choose_limit(options: Options, plan: Plan, log: Decisions) -> Limit | None:
             copies_seconds_before=before,
         )
     else:
-        log.explain("limit", shown, "end-by-ttl", copies_seconds_before=before)
+        decisions.explain("limit", shown, "end-by-ttl", copies_seconds_before=before)
     return limit
 
 
@@ -402,7 +403,7 @@ def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
     return f"{format_duration(seconds)}{cost}"
 
 
-def choose_observe(options: Options, plan: Plan, log: Decisions) -> Observe | None:
+def choose_observe(options: Options, plan: Plan, decisions: Decisions) -> Observe | None:
     """What the user asks for; ``None`` for nothing. Raises UserError for values that AWS does not
     accept."""
     days, topic = options.log_retention, options.alarm_topic
@@ -417,11 +418,11 @@ def choose_observe(options: Options, plan: Plan, log: Decisions) -> Observe | No
         alarms = (*alarms_for(plan), "load")
         if days is None:
             days = DEFAULT_LOG_DAYS
-            log.explain("log retention", f"{days} days", "log-without-end")
+            decisions.explain("log retention", f"{days} days", "log-without-end")
         if topic is None:
             message = "the alarms change their state in CloudWatch, and send no notification"
             fix = "add alarm_topic with an SNS topic"
-            log.findings.append(note("no-alarm-topic", "--observe", message, fix))
+            decisions.findings.append(note("no-alarm-topic", "--observe", message, fix))
     return Observe(
         dashboard=options.observe,
         log_retention_days=days,

@@ -504,7 +504,7 @@ def parse_plan(fields: dict[str, Any]) -> Plan:
 
 @dataclass
 class Decisions:
-    """The reasons and findings of log, in their order. What the user sets has no reason."""
+    """Reasons and findings, in the order of the decisions. What the user sets has no reason."""
 
     reasons: list[Reason] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

@@ -84,57 +84,57 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    log, about_pair, asked = Decisions(), Decisions(), options
-    options, pair = _prepare(options, catalog, about_pair)
-    options, options_alone = _choose_batch_load(options, catalog, pair, log)
+    decisions, pair_decisions, requested = Decisions(), Decisions(), options
+    options, pair = _prepare(options, catalog, pair_decisions)
+    options, options_alone = _choose_batch_load(options, catalog, pair, decisions)
     search, alone = _search(options, catalog, pair), None
     if options_alone != options:
         alone = _search(options_alone, catalog, pair).with_drafter(None)
     selection = select(search, alone)
-    log.findings += about_pair.findings
+    decisions.findings += pair_decisions.findings
     if selection.candidate.drafter == pair.drafter:
-        log.reasons += about_pair.reasons
+        decisions.reasons += pair_decisions.reasons
     pair = replace(pair, drafter=selection.candidate.drafter)
-    plan, candidate = _place(options, asked, pair, selection, log)
-    plan = configure_engine(plan, options, pair, candidate, log)
-    plan = _operate(plan, options, pair, candidate, log)
-    findings = sorted(dict.fromkeys(log.findings), key=severity)
+    plan, candidate = _place(options, requested, pair, selection, decisions)
+    plan = configure_engine(plan, options, pair, candidate, decisions)
+    plan = _operate(plan, options, pair, candidate, decisions)
+    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
     skipped = ABOUT_AWS if plan.is_here else ()
     return plan.model_copy(
         update={
             "findings": tuple(finding for finding in findings if finding.code not in skipped),
-            "reasons": tuple(log.reasons),
+            "reasons": tuple(decisions.reasons),
         }
     )
 
 
 def _place(
     options: Options,
-    asked: Options,
+    requested: Options,
     pair: SelectedPair,
     selection: Selection,
-    log: Decisions,
+    decisions: Decisions,
 ) -> tuple[Plan, Candidate]:
     """What is served and on what: the plan before its engine and its operation, and the candidate
     with the memory of its share of the load."""
     search, candidate, load = selection.search, selection.candidate, selection.candidate.load
     catalog, target, drafter = load.catalog, pair.target, pair.drafter
     compared = search.compared(candidate)
-    explain_k(options, pair, candidate, compared, log)
-    name = choose_name(options, pair, log)
-    region = choose_region(options, catalog.runtimes, log)
-    runtime = choose_runtime(options, catalog, target, drafter, log)
-    image = choose_image(options, catalog, runtime, region, pair, log)
-    choose_workload(options, target, choose_length(options, target, log), log)
-    choose_concurrency(options, log)
-    log.reasons += selection_reasons(selection, compared)
-    log.findings += review(selection)
+    explain_k(options, pair, candidate, compared, decisions)
+    name = choose_name(options, pair, decisions)
+    region = choose_region(options, catalog.runtimes, decisions)
+    runtime = choose_runtime(options, catalog, target, drafter, decisions)
+    image = choose_image(options, catalog, runtime, region, pair, decisions)
+    choose_workload(options, target, choose_length(options, target, decisions), decisions)
+    choose_concurrency(options, decisions)
+    decisions.reasons += selection_reasons(selection, compared)
+    decisions.findings += review(selection)
     engine = load.engine(candidate.instance, candidate.gpus, drafter, candidate.k)
     candidate = replace(candidate, engine=engine)
-    ami = choose_ami(options, catalog.runtimes, runtime, candidate.instance.type, log)
-    count = choose_count(options, candidate, log)
-    copies = choose_copies(options, candidate, log)
-    weights, head = place_weights(options, catalog, pair, name, log)
+    ami = choose_ami(options, catalog.runtimes, runtime, candidate.instance.type, decisions)
+    count = choose_count(options, candidate, decisions)
+    copies = choose_copies(options, candidate, decisions)
+    weights, head = place_weights(options, catalog, pair, name, decisions)
     speed = candidate.to_alternative().model_dump(include=set(SpeedEstimate.model_fields))
     choice = None
     if drafter is not None:
@@ -174,7 +174,7 @@ def _place(
         without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
         alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
         proof=ProofPlan(**target.proof.model_dump(), source=proof_source(image, catalog.runtimes)),
-        options=asked.recorded,
+        options=requested.recorded,
         overrides=options.overrides,
         pins=choose_pins(options),
         company=choose_company(options),
@@ -185,14 +185,14 @@ def _place(
 
 
 def _operate(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
 ) -> Plan:
     """The plan with how the endpoint starts, is updated, scales, ends and is observed."""
     sizes = placed_sizes(options, pair, candidate.load)
-    price, about_price = find_price(candidate.instance, plan.region)
+    price, price_findings = find_price(candidate.instance, plan.region)
     if price is not None or options.max_price_per_hour is None:
-        log.findings += about_price  # with a limit, its error says that it is unknown
-    download, startup = choose_timeouts(options, sizes, candidate.gpus, log)
+        decisions.findings += price_findings  # with a limit, its error says that it is unknown
+    download, startup = choose_timeouts(options, sizes, candidate.gpus, decisions)
     changed: dict[str, Any] = {
         "price_date": price.date.isoformat() if price else None,
         "download_timeout_seconds": download,
@@ -200,14 +200,14 @@ def _operate(
     }
     if options.max_instances is not None or options.scale_to_zero:
         seconds = start_time(
-            options, sizes, candidate.gpus, candidate.load, candidate.instance, log
+            options, sizes, candidate.gpus, candidate.load, candidate.instance, decisions
         )
-        changed["scaling"] = choose_scaling(options, plan, candidate, seconds, log)
+        changed["scaling"] = choose_scaling(options, plan, candidate, seconds, decisions)
     plan = plan.model_copy(update=changed)
     changed = {
-        "rollout": choose_rollout(options, plan, log),
-        "limit": choose_limit(options, plan, log),
-        "observe": choose_observe(options, plan, log),
+        "rollout": choose_rollout(options, plan, decisions),
+        "limit": choose_limit(options, plan, decisions),
+        "observe": choose_observe(options, plan, decisions),
     }
     return plan.model_copy(update=changed)
 
@@ -220,7 +220,9 @@ def select_candidate(options: Options, catalog: Catalog) -> Candidate:
     return prefer_known_speed(named, search.with_drafter(None).possible())
 
 
-def _prepare(options: Options, catalog: Catalog, log: Decisions) -> tuple[Options, SelectedPair]:
+def _prepare(
+    options: Options, catalog: Catalog, decisions: Decisions
+) -> tuple[Options, SelectedPair]:
     """The pair, and the options with what ``--copies auto`` means, and with a shorter context where
     the default one fits nowhere: on the user's instance type, else on any. Raises UserError."""
     table = catalog.instances
@@ -229,7 +231,7 @@ def _prepare(options: Options, catalog: Catalog, log: Decisions) -> tuple[Option
         options = options.model_copy(update={"instance_count": 1})
     options = with_copies(with_workload(options))
     if options.max_model_len is not None:
-        return options, choose_drafter(options, catalog, log)
+        return options, choose_drafter(options, catalog, decisions)
     search = _search(options, catalog, choose_drafter(options, catalog, Decisions()))
     load, drafter = search.load, search.pair.drafter
     types = sorted(table.instances, key=lambda i: -i.gpu_count * i.gpu_memory_mib)
@@ -244,7 +246,7 @@ def _prepare(options: Options, catalog: Catalog, log: Decisions) -> tuple[Option
         if any(shorter.engine_on(instance, 0, *each).fit.fits for instance, each in tried):
             options = options.model_copy(update={"fitting_length": length})
             break
-    return options, choose_drafter(options, catalog, log)
+    return options, choose_drafter(options, catalog, decisions)
 
 
 def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
@@ -273,7 +275,7 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
 
 
 def _choose_batch_load(
-    options: Options, catalog: Catalog, pair: SelectedPair, log: Decisions
+    options: Options, catalog: Catalog, pair: SelectedPair, decisions: Decisions
 ) -> tuple[Options, Options]:
     """The options with the number of concurrent requests at which the batch costs least on the best
     candidates, of those that meet what is required; where none does, at which it is the fastest.
@@ -306,5 +308,5 @@ def _choose_batch_load(
     (missed, usd), chosen = best[False]
     code = "batch-fastest" if missed else "batch-lowest-cost"
     usd_of_batch = None if missed else usd
-    log.explain("concurrency", chosen.concurrency, code, usd=usd_of_batch)
+    decisions.explain("concurrency", chosen.concurrency, code, usd=usd_of_batch)
     return chosen, best.get(True, best[False])[1]

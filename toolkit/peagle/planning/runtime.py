@@ -43,10 +43,10 @@ _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 
-def choose_region(options: Options, table: RuntimeTable, log: Decisions) -> str:
+def choose_region(options: Options, table: RuntimeTable, decisions: Decisions) -> str:
     """The region. Raises NotFound for one without known AWS images."""
     if options.region is None:
-        log.explain("region", DEFAULT_REGION, "default-region")
+        decisions.explain("region", DEFAULT_REGION, "default-region")
         return DEFAULT_REGION
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
@@ -61,7 +61,7 @@ def choose_runtime(
     catalog: Catalog,
     target: Target,
     drafter: Drafter | None,
-    log: Decisions,
+    decisions: Decisions,
     takes_image: bool = True,
 ) -> Runtime:
     """The vLLM version.
@@ -83,7 +83,7 @@ def choose_runtime(
         raise kind(finding.message, Fix(finding.fix, finding.command or ()), finding.code)
     if options.vllm is None:
         checked = table.checked.isoformat()
-        log.explain("vllm", version, "catalogue-vllm", checked=checked)
+        decisions.explain("vllm", version, "catalogue-vllm", checked=checked)
     return case.runtime
 
 
@@ -93,7 +93,7 @@ def choose_image(
     runtime: Runtime,
     region: str,
     pair: SelectedPair,
-    log: Decisions,
+    decisions: Decisions,
 ) -> str:
     """The image: the user's, or AWS's of that version in that region, with the finding that the
     region lacks it: the rules that check the whole plan take every image with a name for the
@@ -105,8 +105,8 @@ def choose_image(
         asked = Options(pair=options.pair, vllm=runtime.vllm, region=region)
         case = build_case(catalog, pair.target, pair.drafter, asked)
         uri = exact_image_uri(catalog.runtimes, runtime, region)
-        log.explain("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
-        log.findings += check(case, only={"image-not-in-region"})
+        decisions.explain("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
+        decisions.findings += check(case, only={"image-not-in-region"})
         return uri
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
@@ -129,18 +129,18 @@ def choose_ami(
     table: RuntimeTable,
     runtime: Runtime,
     instance_type: str,
-    log: Decisions,
+    decisions: Decisions,
 ) -> str | None:
     """The host AMI of the request; ``None`` for SageMaker's default. The rules judge the user's."""
     if options.ami is not None:
         return None if options.ami == DEFAULT_AMI else options.ami
     ami, family = ami_for(table, runtime, instance_type), parse_family(instance_type)
     if ami is None:
-        log.explain("ami", "SageMaker's default", "ami-not-covered", family=family)
+        decisions.explain("ami", "SageMaker's default", "ami-not-covered", family=family)
     elif family not in table.ami_families:
-        log.explain("ami", ami, "ami-reported", family=family)
+        decisions.explain("ami", ami, "ami-reported", family=family)
     else:
-        log.explain("ami", ami, "ami-for-driver", cuda=runtime.cuda, family=family)
+        decisions.explain("ami", ami, "ami-for-driver", cuda=runtime.cuda, family=family)
     return ami
 
 
@@ -161,7 +161,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def choose_name(options: Options, pair: SelectedPair, log: Decisions) -> str:
+def choose_name(options: Options, pair: SelectedPair, decisions: Decisions) -> str:
     """The endpoint's name: the user's, or the target's short name; with the user's prefix, or
     ``peagle-``.
 
@@ -175,7 +175,7 @@ def choose_name(options: Options, pair: SelectedPair, log: Decisions) -> str:
         stem += f"-{pair.drafter.name if pair.drafter else 'plain'}"
     stem = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
     name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
-    log.explain("name", name, "name-of-pair")
+    decisions.explain("name", name, "name-of-pair")
     return name
 
 

@@ -206,8 +206,8 @@ class Search:
             key = instance.gpu, gpus, _name(drafter)
             if key not in self._starts:
                 sizes = placed_sizes(options, replace(self.pair, drafter=drafter), self.load)
-                log = Decisions()
-                self._starts[key] = start_time(options, sizes, gpus, self.load, instance, log)
+                decisions = Decisions()
+                self._starts[key] = start_time(options, sizes, gpus, self.load, instance, decisions)
             start = self._starts[key]
         copies = self._copies(instance, gpus)
         busy = min(count * copies, requests)

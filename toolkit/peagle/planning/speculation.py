@@ -58,7 +58,7 @@ class SelectedPair:
         return pair_name(self.target, self.drafter)
 
 
-def choose_drafter(options: Options, catalog: Catalog, log: Decisions) -> SelectedPair:
+def choose_drafter(options: Options, catalog: Catalog, decisions: Decisions) -> SelectedPair:
     """The pair to plan: the named drafter, else the default one, or that for a longer context, or
     the fallback of one whose weights are not public. Raises NotFound and UserError."""
     pair = find_pair(catalog, options.pair)
@@ -71,7 +71,7 @@ def choose_drafter(options: Options, catalog: Catalog, log: Decisions) -> Select
             drafter = find_drafter(target, name)
         except NotFound:
             if is_location(name):
-                return _own_head(options, target, named, log)
+                return _own_head(options, target, named, decisions)
             raise
         if named not in (None, drafter):
             raise OptionsConflict(
@@ -82,14 +82,14 @@ def choose_drafter(options: Options, catalog: Catalog, log: Decisions) -> Select
         if revision is not None:
             named = drafter.model_copy(update={"revision": revision})
     if named is None and target.default_drafter is None:
-        return _without_head(options, target, catalog, log)
+        return _without_head(options, target, catalog, decisions)
     drafter = named or find_drafter(target, target.default_drafter or "")
     choice = SelectedPair(target, drafter, is_default=drafter.name == target.default_drafter)
     if not drafter.public:
         if drafter.fallback is None:
             raise UserError(f"{drafter.title} is not public", PASS_OWN_HEAD, code="head-not-public")
         fallback = find_drafter(target, drafter.fallback)
-        log.findings.append(replaced_by(drafter, fallback))
+        decisions.findings.append(replaced_by(drafter, fallback))
         return replace(choice, drafter=fallback)
     if named is not None:
         return choice
@@ -97,9 +97,9 @@ def choose_drafter(options: Options, catalog: Catalog, log: Decisions) -> Select
     size = choose_workload(options, target, length, Decisions())
     if drafter.long_context is not None and is_for_shorter(drafter, length, size.tokens):
         longer = find_drafter(target, drafter.long_context.drafter)
-        log.explain("drafter", longer.name, "drafter-for-length", shorter=drafter.name)
+        decisions.explain("drafter", longer.name, "drafter-for-length", shorter=drafter.name)
         return replace(choice, drafter=longer)
-    log.explain(
+    decisions.explain(
         "drafter", drafter.name, "drafter-of-target", target=target.id, use=drafter.use or None
     )
     return choice
@@ -129,14 +129,14 @@ def heads_of_same_sizes(
 
 
 def _without_head(
-    options: Options, target: Target, catalog: Catalog, log: Decisions
+    options: Options, target: Target, catalog: Catalog, decisions: Decisions
 ) -> SelectedPair:
     """The target alone: no head is known for it. Findings say what its owner can do: n-gram lookup,
     the public head of the only target that it may be a copy of, or training."""
     plan, message = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
     ngram = Fix("n-gram lookup needs no head", (*plan, f"{options.pair}+ngram"))
     message = f"plans of {target.id} do not speculate: {message}"
-    findings = log.findings
+    findings = decisions.findings
     findings.append(note(NO_HEAD, "drafter", message, ngram))
     bases = heads_of_same_sizes(target, catalog, options.target_checkpoint)
     if len(bases) == 1:
@@ -151,13 +151,13 @@ def _without_head(
     )
     message = f"a head trained for {target.id} has the best acceptance"
     findings.append(note(NO_HEAD, "drafter", message, train))
-    log.explain("drafter", "none", "no-head", target=target.id)
-    log.explain("speculation", "no", "no-head", target=target.id)
+    decisions.explain("drafter", "none", "no-head", target=target.id)
+    decisions.explain("speculation", "no", "no-head", target=target.id)
     return SelectedPair(target, None)
 
 
 def _own_head(
-    options: Options, target: Target, named: Drafter | None, log: Decisions
+    options: Options, target: Target, named: Drafter | None, decisions: Decisions
 ) -> SelectedPair:
     """The user's own head as a drafter of the kind that the pair names: else the target's default
     one or first that is a head, or where the catalogue has no drafters, what the head itself says.
@@ -188,7 +188,7 @@ def _own_head(
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
-        log.findings.append(note(NOT_READ, "drafter", message, fix))
+        decisions.findings.append(note(NOT_READ, "drafter", message, fix))
     # A head for a pair whose default head is not public replaces that head.
     is_default = default is not None and kind is default and not default.public
     return SelectedPair(target, head, split_revision(location)[0], is_default)
@@ -252,7 +252,7 @@ def explain_k(
     pair: SelectedPair,
     candidate: Candidate,
     compared: SpeedsByK,
-    log: Decisions,
+    decisions: Decisions,
 ) -> None:
     """Why the candidate has its K, which ``Search`` selected: the user's, the fastest, or the
     recommended one. ``compared`` has the speeds on the candidate's GPUs at its load.
@@ -280,20 +280,20 @@ def explain_k(
                 f"{rates[best]:,.0f} at best (K={best}) with {drafter.title}: {origin}"
             )
             fix = "use --no-speculation, unless your requests are more predictable"
-            log.findings.append(warning("speculation-loses", "drafter", message, fix))
+            decisions.findings.append(warning("speculation-loses", "drafter", message, fix))
         elif k in rates and rates[k] < _CLOSE_TO_FASTEST * rates[best]:
             message = (
                 f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
                 f"{rates[best]:,.0f}: {origin}"
             )
             faster = use_option("--k", best, ", or leave --k out")
-            log.findings.append(note("k-below-fastest", "k", message, faster))
+            decisions.findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
         return
     if k in rates:
         shown = sorted({n for n in rates if n in _SHOWN_KS or n == best} - {k})
         code = "fastest-k" if rates[k] >= rates[best] else "smallest-k-as-fast"
-        log.explain(
+        decisions.explain(
             "k",
             k,
             code,
@@ -305,9 +305,9 @@ def explain_k(
     elif pair.own_head is not None:
         # Only a copy of the catalogue's head has a licence.
         code = "k-without-card" if drafter.licence is None else "k-of-own-head"
-        log.explain("k", k, code, source=drafter.source)
+        decisions.explain("k", k, code, source=drafter.source)
     else:
-        log.explain("k", k, "k-of-drafter", drafter=drafter.title, source=drafter.source)
+        decisions.explain("k", k, "k-of-drafter", drafter=drafter.title, source=drafter.source)
 
 
 def choose_speculation(candidate: Candidate) -> Speculation | None:

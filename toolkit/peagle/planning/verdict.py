@@ -29,7 +29,7 @@ from peagle.planning.runtime import choose_region, choose_runtime, find_price
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.ranking import NO_SPECULATION, Setting
-from peagle.speed.verdict import Compared, Verdict, WorkloadVerdict, decide_workload
+from peagle.speed.verdict import SettingResult, Verdict, WorkloadVerdict, decide_workload
 from peagle.workload import WORKLOADS, Workload
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -66,7 +66,7 @@ class VerdictOptions(EngineOptions):
 
 
 @dataclass
-class _Compared:
+class _ComparedEngines:
     """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
     requests and a load where a plan has others: with each drafter and K, and alone.
 
@@ -86,10 +86,8 @@ class _Compared:
         for drafter in drafters:
             fitting, refusal = [], self.refusal(drafter)
             if refusal is None:
-                ks, refusal = (
-                    self.load.compared_ks(drafter),
-                    "does not fit in addition to the target",
-                )
+                ks = self.load.compared_ks(drafter)
+                refusal = "does not fit in addition to the target"
                 fitting = [
                     Setting(drafter=drafter.name, k=k)
                     for k in ks
@@ -120,7 +118,7 @@ class _Compared:
         gpus = self.by_load.get((workload, concurrency), self.gpus)
         return load, load.engine(self.instance, gpus, drafter, k)
 
-    def compare(self, setting: Setting, workload: Workload, requests: int) -> Compared:
+    def compare(self, setting: Setting, workload: Workload, requests: int) -> SettingResult:
         """The speed of one engine, measured or estimated, also with a likely acceptance where none
         is known. Unknown where it does not fit, or does not draft for requests of this size."""
         drafter, k = None, setting.k
@@ -138,12 +136,12 @@ class _Compared:
             lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
         if lacking:
             unknown = Acceptance(1.0, "unknown", lacking)
-            return Compared(Performance("unknown", unknown, lacking), holds_load)
+            return SettingResult(Performance("unknown", unknown, lacking), holds_load)
         speed, assumed = load.performance(engine, drafter, k, requests), None
         if k and speed.basis == "unknown":
             likely = likely_acceptance(load.acceptance(drafter, k), k)
             assumed = load.performance(engine, drafter, k, requests, assumed=likely)
-        return Compared(speed, holds_load, assumed)
+        return SettingResult(speed, holds_load, assumed)
 
 
 def make_verdict(
@@ -303,7 +301,7 @@ def _choose_engine(
     loads: Sequence[Load],
     drafter: Drafter | None,
     instances: Sequence[Instance],
-) -> _Compared:
+) -> _ComparedEngines:
     """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
     number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
     usual, size = loads[0], options.tensor_parallel_size
@@ -320,7 +318,7 @@ def _choose_engine(
                 k = tried.k_recommended if tried else 0
                 engine = load.engine(instance, gpus, tried, k)
                 if load.max_model_len == length and engine.fit.fits:
-                    return _Compared(load, instance, gpus)
+                    return _ComparedEngines(load, instance, gpus)
     target, largest = usual.target, instances[-1]
     possible = usual.divisions(largest.gpu_count)
     if size is not None and size not in possible:
@@ -335,7 +333,7 @@ def _choose_engine(
 
 
 def _changes(
-    compared: _Compared,
+    compared: _ComparedEngines,
     settings: Sequence[Setting],
     decided: Sequence[WorkloadVerdict],
     usual_length: int,

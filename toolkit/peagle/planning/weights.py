@@ -127,7 +127,7 @@ def mount_weights(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]
 
 
 def place_weights(
-    options: Options, catalog: Catalog, pair: SelectedPair, name: str, log: Decisions
+    options: Options, catalog: Catalog, pair: SelectedPair, name: str, decisions: Decisions
 ) -> PlacedWeights:
     """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
     are not where the options say."""
@@ -140,7 +140,7 @@ def place_weights(
             "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
             "environment would be readable with DescribeModel"
         )
-        log.findings.append(warning("target-is-gated", "target", message, fix))
+        decisions.findings.append(warning("target-is-gated", "target", message, fix))
     for part, weights in (("target", target), ("drafter", head)):
         if weights is None:
             continue
@@ -149,7 +149,7 @@ def place_weights(
             message = f"{where} is not pinned to a commit; a restart may serve other weights"
             fix = "to pin it, copy it to your bucket and use --model-source s3://..."
             fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
-            log.findings.append(note("revision-not-pinned", part, message, fix))
+            decisions.findings.append(note("revision-not-pinned", part, message, fix))
     if options.weights_by == "stream":
         return _streamed(options, target, head)
     return _mounted(target, head)
@@ -272,14 +272,14 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
 
 
 def streamer_variables(
-    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, log: Decisions
+    plan: Plan, options: Options, pair: SelectedPair, candidate: Candidate, decisions: Decisions
 ) -> dict[str, str]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
     region, sizes = plan.region, placed_sizes(options, pair, candidate.load)
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return {}
-    gpus, findings = candidate.gpus, log.findings
+    gpus, findings = candidate.gpus, decisions.findings
     buffer = candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus
     reasons = (
         reason("AWS_DEFAULT_REGION", region, "streams-in-region"),
@@ -306,12 +306,12 @@ def streamer_variables(
         "see infra/iam/execution-role-policy.json"
     )
     findings.append(note("weights-streamed", "weights_by", message, permissions))
-    log.reasons += reasons
+    decisions.reasons += reasons
     return {because.what: because.value for because in reasons}
 
 
 def choose_timeouts(
-    options: Options, sizes: WeightSizes, gpus: int, log: Decisions
+    options: Options, sizes: WeightSizes, gpus: int, decisions: Decisions
 ) -> tuple[int, int]:
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
@@ -337,8 +337,8 @@ def choose_timeouts(
         engine_seconds=ENGINE_START_SECONDS,
     )
     return (
-        _timeout(options.download_timeout, copying, copied, log),
-        _timeout(options.startup_timeout, starting, started, log),
+        _timeout(options.download_timeout, copying, copied, decisions),
+        _timeout(options.startup_timeout, starting, started, decisions),
     )
 
 
@@ -346,7 +346,7 @@ def _whole_minutes(seconds: float) -> int:
     return max(math.ceil(seconds / 60) * 60, SHORTEST)
 
 
-def _timeout(asked: int | None, seconds: int, because: Reason, log: Decisions) -> int:
+def _timeout(asked: int | None, seconds: int, because: Reason, decisions: Decisions) -> int:
     """The user's timeout, else the needed one, at most SageMaker's longest."""
     if seconds > LONGEST:
         message = f"a slow case takes {format_duration(seconds)}; SageMaker waits at most "
@@ -355,10 +355,10 @@ def _timeout(asked: int | None, seconds: int, because: Reason, log: Decisions) -
             "choose a smaller target, let SageMaker mount weights in S3 (--model-source), whose "
             "copy does not count as startup, or use weights_by stream"
         )
-        log.findings.append(warning("timeout-at-maximum", because.what, message, fix))
+        decisions.findings.append(warning("timeout-at-maximum", because.what, message, fix))
     if asked is not None:
         return asked
-    log.reasons.append(because)
+    decisions.reasons.append(because)
     return min(seconds, LONGEST)
 
 
@@ -368,7 +368,7 @@ def start_time(
     gpus: int,
     load: Load,
     instance: Instance,
-    log: Decisions,
+    decisions: Decisions,
 ) -> int:
     """The seconds until a new instance answers, in whole minutes: it is found and pulls the image,
     the weights arrive and are loaded, and the engine starts, which alone is measured. With a pinned
@@ -394,7 +394,7 @@ def start_time(
     )
     minutes = math.ceil((engine + INSTANCE_SECONDS + transfer) / 60)
     code = "start-as-measured" if measured else "start-not-measured"
-    log.explain(
+    decisions.explain(
         "start_time",
         f"about {minutes} min",
         code,

@@ -62,13 +62,13 @@ choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/e
 ESTIMATE_MUST_WIN_BY = 0.1
 """A measured setting yields only to an estimate of another drafter that is faster by more than this
 share, about the error of estimates compared with measurements: the fastest of many estimates is too
-optimistic. Of a drafter of which a K is measured, estimates are closer (``clearly_above``)."""
+optimistic. Where a K of that drafter is measured, ``compute_threshold`` applies instead."""
 
 
 S = TypeVar("S", bound=Speed)
 
 
-def clearly_above(measured: Speed) -> float:
+def compute_threshold(measured: Speed) -> float:
     """The tokens/s above which an estimate of the same drafter is clearly faster: by more than
     ``SAME_SPEED_SHARE``, and by more than half of what the repetitions differ. Among held-out rows
     this loses 0.9 % on average; estimates that must be faster by the half width of their own range
@@ -84,7 +84,7 @@ def decisive(speeds: Collection[S]) -> list[S]:
     fastest = max(measured, key=speed_or_zero, default=None)
     if fastest is None:
         return [*speeds]
-    least = clearly_above(fastest)
+    least = compute_threshold(fastest)
     return [
         s for s in speeds
         if s.basis == "measured" or (speed_or_zero(s) > least and not s.extrapolated)
@@ -120,18 +120,18 @@ def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking
     measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
     drafters = {setting.drafter for setting in measured}
     best = max(measured.values(), key=speed_or_zero, default=None)
-    of_same, of_others = 0.0, 0.0
+    least, least_of_others = 0.0, 0.0
     if best is not None:
-        of_same = clearly_above(best)
-        of_others = max(of_same, speed_or_zero(best) * (1 + ESTIMATE_MUST_WIN_BY))
+        least = compute_threshold(best)
+        least_of_others = max(least, speed_or_zero(best) * (1 + ESTIMATE_MUST_WIN_BY))
 
     def is_clearly_faster(setting: Setting) -> bool:
-        least = of_same if setting.drafter in drafters else of_others
-        return speed_or_zero(eligible[setting]) > least
+        is_measured = setting.drafter in drafters
+        return speed_or_zero(eligible[setting]) > (least if is_measured else least_of_others)
 
-    fast = list(filter(is_clearly_faster, eligible)) or [*measured]
-    top = max((eligible[setting] for setting in fast), key=speed_or_zero)
-    compared = {*fast, NO_SPECULATION} & eligible.keys()
+    fastest_settings = list(filter(is_clearly_faster, eligible)) or [*measured]
+    top = max((eligible[setting] for setting in fastest_settings), key=speed_or_zero)
+    compared = {*fastest_settings, NO_SPECULATION} & eligible.keys()
     fastest = speed_or_zero(top)
 
     def ties(speed: Speed) -> bool:

@@ -152,7 +152,7 @@ def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, loa
     return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
 
 
-class Compared(NamedTuple):
+class SettingResult(NamedTuple):
     """The performance of one engine with a setting at a load, and whether its KV cache is large
     enough for it. ``assumed`` is that with an acceptance that is assumed where none is known; only
     its break-even length is used."""
@@ -165,7 +165,7 @@ class Compared(NamedTuple):
 def decide_workload(
     name: str,
     workload: Workload,
-    compared: Mapping[int, Mapping[Setting, Compared]],
+    compared: Mapping[int, Mapping[Setting, SettingResult]],
     usd_per_hour: float | None,
     default_drafter: str | None,
 ) -> WorkloadVerdict:
@@ -215,7 +215,7 @@ def decide_workload(
 def _decide_load(
     workload: Workload,
     load: int,
-    compared: Mapping[Setting, Compared],
+    compared: Mapping[Setting, SettingResult],
     usd_per_hour: float | None,
     default_drafter: str | None,
 ) -> LoadVerdict:

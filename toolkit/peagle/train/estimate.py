@@ -42,6 +42,7 @@ from peagle.train.recipe import (
     slots_per_anchor,
 )
 from peagle.train.run import Observe, Run, TrainProgress
+from peagle.vllm.gpus import needed_capability
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -387,7 +388,7 @@ def _serving_engine(
         usual = make_plan(Options(pair=target.id, region=options.region), catalog)
         length, vllm = usual.max_model_len, usual.runtime.vllm
         load = Load(target, vllm, length, concurrency, catalog, workload=workload)
-        chosen |= _roomy_instance(load, head, usual.instance_type, usual.region)
+        chosen |= _choose_instance(load, head, usual.instance_type, usual.region)
     verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
     entry = verdict.workloads[0].loads[0]
     instance = find_instance(catalog.instances, verdict.instance_type)
@@ -397,11 +398,15 @@ def _serving_engine(
     return _Engine(load, instance, gpus), entry, verdict.usd_per_hour
 
 
-def _roomy_instance(load: Load, head: Drafter, usual: str, region: str) -> dict[str, Any]:
+def _choose_instance(load: Load, head: Drafter, usual: str, region: str) -> dict[str, Any]:
     """The ``usual`` instance type, or where the head does not fit there, the cheapest one of the
     region that has the memory, with its GPUs."""
-    types = load.catalog.instances.instances
-    prices = {entry.type: entry.price_in(region) for entry in types if entry.hosted_in(region)}
+    oldest = needed_capability(load.target.dtype, load.target.quantization)
+    prices = {
+        entry.type: entry.price_in(region)
+        for entry in load.catalog.instances.instances
+        if entry.hosted_in(region) and entry.capability >= oldest
+    }
     others = sorted((price.usd_per_hour, name) for name, price in prices.items() if price)
     for name in (usual, *(name for _, name in others)):
         instance = find_instance(load.catalog.instances, name)

@@ -111,7 +111,7 @@ def find_pair_weights(
     """The weights of a pair, from the catalogue or as ``named`` by the user. Raises UserError."""
     # The user's own head replaces any other, public or not.
     options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
-    selected = choose_drafter(options, catalog, log := Decisions())
+    selected = choose_drafter(options, catalog, decisions := Decisions())
     placed = place_weights(options, catalog, selected, "weights", Decisions())
     weights = dict(zip(PARTS, placed, strict=True)) | dict(named)
     if parts == ("drafter",) and weights["drafter"] is None:
@@ -122,7 +122,7 @@ def find_pair_weights(
         {part: each for part, each in weights.items() if each and part in parts},
         selected.name,
         frozenset(named),
-        tuple(log.findings),
+        tuple(decisions.findings),
     )
 
 

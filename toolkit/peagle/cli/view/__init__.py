@@ -53,14 +53,14 @@ def wants_json() -> bool:
     return is_set("as_json")
 
 
-def print_result(result: T, view: Callable[[T], object] | None = None) -> None:
-    """Print the result of a command: as JSON, else by ``view``, by default its keys and values;
+def print_result(result: T, show: Callable[[T], object] | None = None) -> None:
+    """Print the result of a command: as JSON, else by ``show``, by default its keys and values;
     several as a table."""
     print_json(result)
     if wants_json():
         return
-    if view is not None:
-        view(result)
+    if show is not None:
+        show(result)
     elif isinstance(document := plain(result), dict):
         print_document(document)
     elif document:
@@ -137,8 +137,7 @@ def with_command(text: str, command: str, width: int) -> list[str]:
 
 
 def print_text(text: str, nl: bool = True) -> None:
-    """Print a text on stdout as it is; with --json nothing, like all functions that print texts
-    there."""
+    """Print a text on stdout unchanged; nothing with --json."""
     if not wants_json():
         click.echo(text, nl=nl)
 

@@ -348,15 +348,20 @@ _NOT_COMPARED = ("source", "refused")
 """Keys of compared plans that are no result: the findings are printed too."""
 
 
-def comparison_rows(comparison: PlanComparison) -> list[tuple[str, str, str]]:
-    """A label and both texts of each fact, and of the other settings that differ."""
+ComparedRow = tuple[bool, str, str, str]
+"""Whether two plans differ, and the label and both texts of a fact or a setting."""
+
+
+def comparison_rows(comparison: PlanComparison) -> list[ComparedRow]:
+    """A row of each fact, and of the other settings that differ, also where the texts, which are
+    cut or hidden, are equal."""
     first, second = (dict(view.document_facts(answer)) for answer in comparison.plans)
-    rows = [(label, first[label], text) for label, text in second.items()]
-    return [*rows, *(change.cells for change in comparison.other_changes)]
+    rows = [(first[label] != text, label, first[label], text) for label, text in second.items()]
+    return [*rows, *((True, *change.cells) for change in comparison.other_changes)]
 
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    rows = [row for row in comparison_rows(comparison) if row[0] not in _NOT_COMPARED]
-    marked = [("*" if row[1] != row[2] else "", *row) for row in rows]
+    rows = [row for row in comparison_rows(comparison) if row[1] not in _NOT_COMPARED]
+    marked = [("*" if differs else "", *cells) for differs, *cells in rows]
     view.print_table(("", "", "A", "B"), marked)
