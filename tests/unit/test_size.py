@@ -15,10 +15,10 @@ BUDGET = {
     "checkpoints": (1_957, 1_550),
     "checks": (2_154, 2_300),
     "fit": (1_708, 1_700),
-    "speed": (1_707, 1_500),
+    "speed": (1_716, 1_500),
     "planning": (4_992, 3_850),
     "render": (3_368, 3_000),
-    "engine": (2_887, 1_800),
+    "engine": (2_890, 1_800),
     "images": (773, 700),
     "aws": (2_884, 2_600),
     "weights": (1_806, 1_500),
@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_622, 3_100),
     "train": (2_496, 1_500),
     "sandbox": (4_969, 5_360),
-    "cli": (7_821, 6_200),
+    "cli": (7_827, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_275, 241
+MOST_LINES, MOST_FILES = 60_293, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -282,3 +282,16 @@ def test_the_excess_is_that_of_the_worse_time() -> None:
     assert slo.excess(None, 0.01) is None
     assert Slo(ttft=0.5).excess(0.25, None) == 0.5
     assert Slo().excess(None, None) == 0
+
+
+def test_where_the_cache_does_not_hold_the_load_a_drafter_pays_no_more() -> None:
+    by_load = {
+        load: {
+            NO_SPECULATION: SettingResult(performance(100, basis="estimated")),
+            K3: SettingResult(performance(150, 2.5, "estimated"), holds_load),
+        }
+        for load, holds_load in ((1, True), (8, False))
+    }
+    decision = decide_workload("short-prompt", SHORT, by_load, 36.0, "p-eagle")
+    assert best(decision) == [K3, NO_SPECULATION]
+    assert decision.crossovers == ()

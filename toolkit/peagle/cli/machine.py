@@ -36,8 +36,8 @@ def doctor(ctx: click.Context, /) -> None:
     try:
         catalog = command_catalog(ctx)
     except CatalogError as error:  # a file of --catalog: the machine is checked without that
-        command = tuple(error.command)
-        wrong = [MachineCheck("Catalogue", error.message, False, "--catalog", error.fix, command)]
+        fix, command = error.fix or "correct the file", tuple(error.command)
+        wrong = [MachineCheck("Catalogue", error.message, False, "--catalog", fix, command)]
         catalog = load_catalog()
     method = find_credentials()
     credentials = MachineCheck(

@@ -65,9 +65,12 @@ class Gpus:
 
 
 def find_gpus() -> Gpus | None:
-    """The GPUs of this machine; ``None`` without a GPU, or without NVIDIA's driver."""
+    """The GPUs of this machine; ``None`` without a GPU, without NVIDIA's driver, and where
+    ``CUDA_VISIBLE_DEVICES`` is empty, which hides all of them."""
     import pynvml as nvml  # only where a GPU may be
 
+    if os.environ.get(VISIBLE_DEVICES) == "":
+        return None
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:

@@ -195,7 +195,16 @@ def decide_workload(
     for drafter in {setting.drafter for setting in settings}:
         of_drafter = (setting for setting in settings if setting.drafter == drafter)
         kept.add(min(of_drafter, key=lambda setting: regrets[setting]))
-    by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
+    by_load = {  # of the settings whose KV cache holds the load
+        load.concurrency: {
+            speed.setting: speed
+            for speed in load.speeds
+            if speed.basis == "measured"
+            or compared[load.concurrency][speed.setting].holds_load
+            or not speed.setting.k
+        }
+        for load in loads
+    }
     return WorkloadVerdict(
         name=name,
         prompt_tokens=workload.prompt_tokens,

@@ -252,6 +252,8 @@ def key_label(key: str) -> str:
 def key_text(key: str, value: Any) -> str:
     """The value of a key as text, with the unit that the key names."""
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if key in ("pid", "port"):
+            return str(value)
         if key.endswith("_seconds"):
             return seconds_text(value)
         if "usd" in key.split("_"):

@@ -233,13 +233,16 @@ def _print_size(size: WorkloadVerdict) -> None:
         view.print_line("= ties with others; the simplest is shown.")
     for crossover in size.crossovers:
         view.print_line(crossover_text(crossover))
-    if not any(ratios):
+    drafting = [s for load in size.loads for s in load.speeds if s.setting.k]
+    if not any(speed.tokens_per_second for speed in drafting):
         view.print_line("No drafter could be compared: see below.")
     elif not size.crossovers:
         pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
         view.print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
     if size.robust and len(size.loads) > 1:
-        worst = f"at most {size.robust_regret_percent:.0f} % slower than the best at each"
+        regret = size.robust_regret_percent or 0.0
+        share = f"at most {regret:.0f} %" if regret >= 1 else "less than 1 %"
+        worst = f"{share} slower than the best at each"
         view.print_line(f"For all these loads: {size.robust.text}, {worst}.")
 
 
@@ -250,11 +253,12 @@ def crossover_text(crossover: VerdictCrossover) -> str:
 
 
 def _ratio(load: LoadVerdict) -> float | None:
-    """The speed with speculation over that without: of the best setting, else the fastest."""
+    """The speed with speculation over that without: of the best setting, else the fastest that
+    counts."""
     alone = load.speed(NO_SPECULATION)
     drafting = [speed for speed in load.speeds if speed.setting.k and speed.tokens_per_second]
     speeds = [speed for speed in drafting if speed.setting == load.best]
-    speeds = speeds or [speed for speed in drafting if speed.basis == "measured"] or drafting
+    speeds = speeds or [speed for speed in drafting if speed.regret_percent is not None]
     if alone is None or not alone.tokens_per_second or not speeds:
         return None
     return max(speed.tokens_per_second or 0 for speed in speeds) / alone.tokens_per_second

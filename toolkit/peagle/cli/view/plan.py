@@ -135,7 +135,7 @@ def _answer(plan: Plan) -> Iterator[view.Fact]:
         drafts = drafts or (" without speculation" if plan.speculation else "")
         text, usd = _alternative_text(plan, other, drafts), other.usd_per_million_tokens
         planned = speed.usd_per_million_tokens if speed else None
-        if usd and planned and usd < planned:
+        if usd and planned and usd < planned <= usd * SAME_COST_FACTOR:
             text += f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
         yield "or", text
     if speed is not None and not errors(plan.findings):
