@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_622, 3_100),
     "train": (2_496, 1_500),
     "sandbox": (4_969, 5_360),
-    "cli": (7_827, 6_200),
+    "cli": (7_847, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_293, 241
+MOST_LINES, MOST_FILES = 60_313, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

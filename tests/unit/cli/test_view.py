@@ -77,6 +77,17 @@ def test_a_table_with_a_long_word_fits_the_terminal(
     assert shown.count("x") == 90
 
 
+def test_a_table_whose_words_fit_is_no_wider_than_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ["w" * 19, "x" * 19, "y" * 18, "z" * 18]  # with the gaps between them 80 characters
+    print_table(["a", "b", "c", "d"], [words, [f"{word} more text" for word in words]])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert all(shown.count(word) == 2 for word in words)
+
+
 # Progress on stderr, with and without a terminal.
 def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make stderr a terminal that can rewrite a line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -304,6 +305,10 @@ def print_document(result: Any, title: str = "") -> None:
             print_documents(value, list(value[0]), key.replace("_", " "))
 
 
+_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+"""At the end of a line, before the end of its style."""
+
+
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -312,8 +317,8 @@ def print_table(
     whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
-    to the right; these, URLs and those in ``whole`` are never folded, and no word is broken unless
-    it is longer than its share: where a terminal is too narrow for that, lines are longer."""
+    to the right; these, URLs and those in ``whole`` are never folded. Words longer than the share
+    of their column are broken if the table fits the terminal then; else lines are longer."""
     from rich.console import Console
     from rich.table import Table
 
@@ -325,15 +330,30 @@ def print_table(
         wholes.append(heading in right or heading in whole or cells[0].startswith("http"))
         words = cells if wholes[-1] else [word for cell in cells for word in cell.split()]
         longest.append(max(map(len, [*words, *heading.split()]), default=0))
-    share = max(24, width // len(columns) - 2)
-    fits = sum(longest) + 2 * len(columns) - 2 <= width
+    room, share = width - 2 * len(columns) + 2, max(24, width // len(columns) - 2)
+    broken = [
+        least if is_whole else min(least, share)
+        for least, is_whole in zip(longest, wholes, strict=True)
+    ]
+    if sum(longest) > room >= sum(broken):
+        longest = broken
+    free = room - sum(longest)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
-    for heading, is_whole, least in zip(headings, wholes, longest, strict=True):
+    texts = zip(headings, columns, strict=True)
+    needed = [max(map(len, [heading, *cells])) for heading, cells in texts]
+    fits, widths = free >= 0, [*longest]
+    # The columns that need the least more get it first: rich itself exceeds the width.
+    for at in sorted(range(len(columns)), key=lambda at: needed[at] - longest[at]):
+        more = max(0, min(needed[at] - longest[at], free))
+        widths[at] += more
+        free -= more
+    for heading, least, fixed in zip(headings, longest, widths, strict=True):
         table.add_column(
             heading,
             justify="right" if heading in right else "left",
-            min_width=least if fits or is_whole else min(least, share),
+            width=fixed if fits else None,
+            min_width=least,
             overflow="fold",
         )
     for row in zip(*columns, strict=True):
@@ -344,7 +364,7 @@ def print_table(
     with console.capture() as capture:
         console.print(table, crop=False)
     for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+        click.echo(_BLANKS.sub(r"\1", line))
 
 
 def confirmed(question: str) -> bool:
