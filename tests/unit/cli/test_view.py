@@ -81,8 +81,10 @@ def test_a_table_whose_words_fit_is_no_wider_than_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    words = ["w" * 19, "x" * 19, "y" * 18, "z" * 18]  # with the gaps between them 80 characters
-    print_table(["a", "b", "c", "d"], [words, [f"{word} more text" for word in words]])
+    words, more = ["w" * 20, "x" * 7, "y" * 14, "z" * 18], " more text here"
+    first = [word + more * times for word, times in zip(words, (2, 2, 0, 2), strict=True)]
+    second = [word + more * times for word, times in zip(words, (0, 1, 1, 2), strict=True)]
+    print_table(["a", "b", "c", "d"], [first, second])
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert all(shown.count(word) == 2 for word in words)
