@@ -32,8 +32,8 @@ def _deploy(
 ) -> None:
     if action.scarce and not action.has("--fallback-instance-types"):
         # A fallback of an earlier step may serve the same K on another type.
-        wanted = {"k": action.k, "instance_type": INSTANCE_TYPE}
-        changed = not (before and wanted.items() <= before.items() and before["state"] in _SERVES)
+        plan = {"k": action.k, "instance_type": INSTANCE_TYPE}
+        changed = not (before and plan.items() <= before.items() and before["state"] in _SERVES)
         _expect(code == "insufficient-capacity" if changed else done.code == 0, done)
         return
     if done.code == 0 and action.has("--no-wait"):

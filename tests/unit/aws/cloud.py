@@ -179,7 +179,6 @@ class Cloud:
         self.log: list[dict[str, Any]] = []
         self.metrics: dict[tuple[str, str], float] = {}
         self.metric_time: float | None = None
-        self.firing: set[str] = set()
         self.updates: list[dict[str, Any]] = []
         self.role_delay = 0.0
         self._roles_created: dict[str, float] = {}
@@ -427,9 +426,6 @@ class Cloud:
         }
 
     def _describe_alarms(self, **parameters: Any) -> Any:
-        """``firing``: the alarms in the state ALARM."""
-        for name, alarm in self.backends["cloudwatch"].alarms.items():
-            alarm.state_value = "ALARM" if name in self.firing else "OK"
         made = self.backends["cloudwatch"].alarms  # most tests have none, and ask often
         return self._pass_on("describe_alarms", parameters) if made else {"MetricAlarms": []}
 

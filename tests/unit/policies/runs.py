@@ -184,7 +184,6 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
         "--tag",
         "team=ml",
     )
-    terminal.cloud.firing = {f"{NAME}-5xx"}
     terminal.cloud.next_scripts = [[("Updating", None), ("InService", "an alarm")]]
     with recorder.command("deploy"):
         assert terminal.run(*FIRST, "--yes", "--k", "6", "--rollout", "all-at-once").code == 4

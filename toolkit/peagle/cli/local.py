@@ -111,10 +111,10 @@ def up(
             up = ("docker", "compose", "--file", str(emit_compose), "up")
             view.print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return view.print_findings(findings, err=True)
-    wanted = plan.copies.per_instance if plan.copies else 1
-    copies = wanted if here is not None and plan.is_here else 1
-    if wanted > copies:
-        view.print_status(f"One engine runs, not {wanted} copies: they need GPUs and --here")
+    per_instance = plan.copies.per_instance if plan.copies else 1
+    copies = per_instance if here is not None and plan.is_here else 1
+    if per_instance > copies:
+        view.print_status(f"One engine runs, not {per_instance} copies: they need GPUs and --here")
     with view.StatusLine() as status:
         plan = with_weights_here(plan, status) if runner.gpus else plan
         engines = start_copies(plan, copies, port, status.show, runner)

@@ -141,7 +141,7 @@ class _ComparedEngines:
         if k and speed.basis == "unknown":
             likely = likely_acceptance(load.acceptance(drafter, k), k)
             assumed = load.performance(engine, drafter, k, requests, assumed=likely)
-        return SettingResult(speed, holds_load, assumed)
+        return SettingResult(speed, holds_load or speed.basis == "measured", assumed)
 
 
 def make_verdict(

@@ -154,8 +154,8 @@ def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, loa
 
 class SettingResult(NamedTuple):
     """The performance of one engine with a setting at a load, and whether its KV cache is large
-    enough for it. ``assumed`` is that with an acceptance that is assumed where none is known; only
-    its break-even length is used."""
+    enough for it, or was measured to serve it. ``assumed`` is the performance with an acceptance
+    that is assumed where none is known; only its break-even length is used."""
 
     performance: Performance
     holds_load: bool = True
@@ -199,9 +199,7 @@ def decide_workload(
         load.concurrency: {
             speed.setting: speed
             for speed in load.speeds
-            if speed.basis == "measured"
-            or compared[load.concurrency][speed.setting].holds_load
-            or not speed.setting.k
+            if compared[load.concurrency][speed.setting].holds_load or not speed.setting.k
         }
         for load in loads
     }
@@ -232,7 +230,7 @@ def _decide_load(
     holding = {
         setting: speed
         for setting, speed in performances.items()
-        if speed.basis == "measured" or (speed.tokens_per_second and compared[setting].holds_load)
+        if speed.tokens_per_second and compared[setting].holds_load
     }
     ranking = rank_settings(holding or performances, default_drafter)
     alone, speeds = performances.get(NO_SPECULATION), []
