@@ -25,7 +25,7 @@ from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds
 
 LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "converted",
-          "logits", "drafter", "drafter_layer")  # fmt: skip
+          "logits", "drafter", "drafter_pass")  # fmt: skip
 PRIOR = {
     "step": (1.0e-3, 0.7),
     "layer": (4.0e-5, 0.7),
@@ -37,7 +37,7 @@ PRIOR = {
     "converted": (60.0, 0.3),
     "logits": (5.0, 0.5),
     "drafter": (5.0e-4, 0.7),
-    "drafter_layer": (1.0e-4, 0.7),
+    "drafter_pass": (1.0e-4, 0.7),
 }
 """A guess of each constant and its uncertainty as a share of it. With the guess of ``weights``,
 ``compute``, ``grouped`` or ``converted`` a fifth higher or lower, the medians of held-out errors
@@ -196,7 +196,7 @@ def coefficients_of(terms: Terms, bounds: tuple[bool, ...]) -> Mapping[str, floa
         else:
             factors["grouped" if kernel.grouped else "compute"] += kernel.compute
             factors["converted"] += kernel.convert
-    others = ("step", "layer", "request", "logits", "drafter", "drafter_layer")
+    others = ("step", "layer", "request", "logits", "drafter", "drafter_pass")
     return factors | {name: getattr(terms, name) for name in others}
 
 

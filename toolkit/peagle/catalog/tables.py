@@ -475,7 +475,7 @@ class StepConstants(Frozen):
     converted: Constant
     logits: Constant
     drafter: Constant
-    drafter_layer: Constant
+    drafter_pass: Constant
     prefill_layer: Constant
     hashed: Constant
     tokenized: Constant

@@ -5,7 +5,7 @@ A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
 
     time = step + layer x layers + request x requests + kernels
          + logits x bytes of logits / bandwidth
-         + drafter + drafter_layer x layers of the drafter x passes + reduce x all-reduces
+         + drafter + drafter_pass x passes of the drafter + reduce x all-reduces
 
 Kernels are the projections of the attention, the experts (or the feed-forward block), the output
 matrix, the attention to the KV cache, and the drafter's layers, output matrix and attention, once
@@ -18,11 +18,10 @@ tokens of prompts, and the attention between them.
 
 Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU, which runs
 ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, or
-``prefill_uncaptured`` for a step of prompts, which no earlier step overlaps; whatever the number of
-layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and nothing
-compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer. For prompts within the
-largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and falls behind
-short ones, of which each layer has both: the root of the sum of the squares of both times.
+``prefill_uncaptured`` for a step of prompts, which no earlier step overlaps; with fewer than 24
+layers less (measured: about 70 ms with 24 as with 48). For prompts within the largest graph the CPU
+needs ``prefill_layer`` per layer, runs ahead of long kernels and falls behind short ones, of which
+each layer has both: the root of the sum of the squares of both times.
 
 A kernel reads bytes and computes FLOPs. Loads and tensor cores run side by side, so that it takes
 
@@ -109,12 +108,13 @@ class Cache(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step.
-    ``parallel``: one pass drafts all K tokens."""
+    """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step, one
+    if ``parallel``. ``placeholders``: with K-1 of them beside the verified tokens."""
 
     layers: int
     passes: int
     parallel: bool
+    placeholders: bool
     body_bytes: float
     lm_head_bytes: float
     vocab_size: int
@@ -245,16 +245,20 @@ def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tup
 @lru_cache(maxsize=256)
 def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
     parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
-    body = stored_parameters(drafter._replace(own_embeddings=False, own_output=False))
     shape, rows = drafter.shape, drafter.draft_vocab_size
     if drafter.method == "eagle3" and not parallel and rows == shape.vocab_size:
         rows = min(rows, _REDUCED_VOCABULARY)
+    body = _BF16 * stored_parameters(drafter._replace(own_embeddings=False, own_output=False))
+    head = _BF16 * rows * shape.hidden_size
+    if drafter.method == "mtp" and drafter.checkpoint_bytes:
+        body, head = drafter.checkpoint_bytes, 0  # a smaller hidden size than the target's
     return Draft(
         layers=shape.layers,
         passes=1 if parallel else max(k, 1),
         parallel=parallel,
-        body_bytes=float(body * _BF16),
-        lm_head_bytes=float(rows * shape.hidden_size * _BF16),
+        placeholders=drafter.parallel_drafting,
+        body_bytes=float(body),
+        lm_head_bytes=float(head),
         vocab_size=rows,
         caches=_caches(shape.attention, shape.query_heads, element),
     )
@@ -272,8 +276,7 @@ def tile_size(rows: float, converts: bool) -> int:
 def further_tiles(tokens: float, share: float, size: int) -> float:
     """The tiles of ``size`` rows that an expert needs beyond its first, on average. Each of the
     tokens chooses the expert with probability ``share``, so the number of its rows is binomial, of
-    which this takes the normal approximation. Of 24 rows on average hardly any expert needs more
-    than one tile of 32, of 32 half of them do."""
+    which this takes the normal approximation."""
     mean = tokens * share
     deviation = max(math.sqrt(mean * (1 - share)), 1e-6)
     expected, tiles, likely = 0.0, 1, 1.0
@@ -311,7 +314,7 @@ class Terms(NamedTuple):
     request: float = 0.0
     logits: float = 0.0
     drafter: float = 0.0
-    drafter_layer: float = 0.0
+    drafter_pass: float = 0.0
     fixed: float = 0.0
     """Seconds with no constant to fit: all-reduces, and scheduling without overlap."""
 
@@ -328,7 +331,7 @@ class Terms(NamedTuple):
             + self.request * constants.request
             + self.logits * constants.logits
             + self.drafter * constants.drafter
-            + self.drafter_layer * constants.drafter_layer
+            + self.drafter_pass * constants.drafter_pass
         )
 
 
@@ -383,10 +386,10 @@ class StepTimes:
             ),
             Kernel(read / bandwidth, attention / peak, of_cache=True),
         ]
-        logits, drafter_layers = tokens * geo.vocab_size, 0
+        logits = tokens * geo.vocab_size
         if draft:
-            # The first pass has the verified tokens, and K-1 placeholders with parallel drafting.
-            first = requests * (2 * geo.k if draft.parallel else geo.k + 1)
+            # The first pass has the verified tokens or, of DFlash, the last one and K placeholders.
+            first = requests * (geo.k + 1 + (geo.k - 1) * draft.placeholders)
             later = requests * (draft.passes - 1)
             drafted = requests * geo.k
             read = draft.passes * requests
@@ -398,7 +401,6 @@ class StepTimes:
                 Kernel(read / bandwidth, 0.0, of_cache=True),
             ]
             logits += drafted * draft.vocab_size
-            drafter_layers = draft.layers * draft.passes
         fixed = self._reduce_seconds(tokens)
         fixed += 0.0 if geo.schedules_ahead else self.model.constants.without_async
         return Terms(
@@ -407,7 +409,7 @@ class StepTimes:
             request=requests,
             logits=logits * _LOGIT_BYTES / bandwidth,
             drafter=1 if draft else 0,
-            drafter_layer=drafter_layers,
+            drafter_pass=draft.passes if draft else 0,
             fixed=fixed,
         )
 
