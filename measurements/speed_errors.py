@@ -258,6 +258,26 @@ def conversation_rows(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     return _compared(rows(turns=True), of, model)
 
 
+def repeated(model: SpeedModel) -> list[Compared]:
+    """The conversations that several hosts measured, each with the times of the host before it as
+    its estimate: as near as measurements come to each other."""
+    before: dict[object, Row] = {}
+    compared = []
+    for row in rows(turns=True):
+        setting = row.pair, row.gpu, row.drafter, row.k, row.load, row.graphs
+        if other := before.get(setting):
+            estimate = estimated(row, model, ())._replace(
+                tokens_per_second=other.tokens_per_second,
+                low=other.low,
+                high=other.tokens_per_second,
+                ttft_seconds=other.first,
+                itl_seconds=other.between,
+            )
+            compared.append(Compared(row, estimate))
+        before[setting] = row
+    return compared
+
+
 def _compared(others: Iterable[Row], of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     kept = {row.key for row in of}
     return [Compared(row, estimated(row, model, _runs(row, kept))) for row in others]

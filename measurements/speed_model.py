@@ -31,6 +31,7 @@ from measurements.speed_errors import (
     published,
     refitted,
     regrets_beside_measured,
+    repeated,
 )
 from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, catalog, rows
@@ -160,6 +161,7 @@ def main() -> None:
     compared["conversations of peagle bench, one pair left out"] = held_out(
         of, model, HELD_OUT[_BY_PLACE], rows(turns=True)
     )
+    compared["conversations of peagle bench, by the same on another host"] = repeated(model)
     compared["single prompts of peagle bench, not fitted"] = compared_only(of, model)
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
