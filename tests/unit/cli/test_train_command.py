@@ -80,6 +80,7 @@ def test_the_answers_may_be_longer_than_the_datas(data: Path) -> None:
         (("--gpu", "H900"), 2, "unknown-gpu"),
         (("--instance-type", "ml.p9.large"), 2, "instance-unknown"),
         (("--held-out", "2", *ON), 2, "usage"),
+        (("--mask-token-id", "1024", *ON), 2, "out-of-range"),
     ],
 )
 def test_what_cannot_be_planned(
@@ -87,6 +88,21 @@ def test_what_cannot_be_planned(
 ) -> None:
     done = in_process("train", "plan", "tiny", "--data", str(data), *options, "--json")
     assert (done.code, json.loads(done.err)["error"]["code"]) == (exit_code, code)
+
+
+@pytest.mark.parametrize("target", ["tiny+p-eagle", f"{TINY_TARGET}+ngram"])
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_a_pair_with_a_drafter_is_refused(target: str, verb: str, data: Path) -> None:
+    output = ("-o", str(data.parent / "head")) if verb == "run" else ()
+    done = in_process("train", verb, target, "--data", str(data), *output, "--json")
+    assert (done.code, done.refusal["code"]) == (2, "drafter-in-training")
+
+
+def test_a_plan_says_what_the_disk_of_the_instance_cannot_hold(data: Path) -> None:
+    words = ("--data", str(data), *ON, "--epochs", "50000", "--json")
+    done = in_process("train", "plan", "tiny", *words)
+    assert "job-disk" in {each["code"] for each in done.document["findings"]}
+    assert "data-few" not in {each["code"] for each in done.document["findings"]}
 
 
 def test_answers_have_the_longest_length_or_the_given_one(tmp_path: Path) -> None:

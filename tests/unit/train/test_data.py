@@ -11,9 +11,9 @@ import pytest
 from moto import mock_aws
 
 from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
 from peagle.bench.workloads import random_prompt, read_prompts
 from peagle.checkpoints.entries import PROOF_PROMPTS
-from peagle.errors import NotFound
 from peagle.train.data import (
     MOST_PROMPTS,
     Conversation,
@@ -56,7 +56,7 @@ def everything(data: TrainingData) -> dict[str, Conversation]:
 
 
 def codes(data: TrainingData) -> set[str]:
-    return {finding.code for finding in data.findings} - {"data-few", "data-no-answers"}
+    return {finding.code for finding in data.findings} - {"data-no-answers"}
 
 
 def event(text: str, **more: Any) -> str:
@@ -294,10 +294,6 @@ def test_the_questions_of_a_held_out_file_are_not_trained_on(tmp_path: Path) -> 
         read(tmp_path, questions(3), held_out=held)
 
 
-def test_few_conversations_are_a_warning(tmp_path: Path) -> None:
-    assert "data-few" in {each.code for each in read(tmp_path, questions(40)).findings}
-
-
 def test_the_rows_that_the_target_answers_again(tmp_path: Path) -> None:
     system = {"role": "system", "content": "Be short."}
     result = {"role": "tool", "content": "3", "tool_call_id": "c1"}
@@ -414,5 +410,5 @@ def test_an_endpoint_that_captures_nothing(aws: Aws) -> None:
         read_training_data(["capture:a"], lambda: aws)
     with raises_code("no-capture"):
         find_captured(aws, "b")
-    with pytest.raises(NotFound):
+    with pytest.raises(Missing):
         find_captured(aws, "c")

@@ -262,6 +262,11 @@ def test_a_budget_below_one_epoch_is_refused_with_what_it_pays_for() -> None:
         planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=0.01)
 
 
+def test_few_conversations_are_a_warning() -> None:
+    codes = [{finding.code for finding in planned("tiny", n).findings} for n in (9_999, 10_000)]
+    assert ["data-few" in each for each in codes] == [True, False]
+
+
 def test_a_budget_needs_a_price() -> None:
     options = TrainingOptions(pair="qwen3-8b", gpu="B300", concurrency=8)
     with raises_code("conflicting-options"):

@@ -156,14 +156,8 @@ def test_aws_accepts_the_request_for_any_target(
     if not target.startswith("s3://"):
         assert (trained, {*channels}) == (target, {"data"})
     else:
-        assert trained == "/opt/ml/input/data/My_Model"
-        assert channels["My_Model"]["S3DataSource"]["S3Uri"] == target
-
-
-@pytest.mark.parametrize("name", ["data", "a b/Llama 3"])
-def test_the_folder_of_a_target_in_s3_has_its_name(name: str) -> None:
-    channel = {"a b/Llama 3": "Llama-3"}.get(name, "target")
-    assert job_arguments(f"s3://bucket/{name}", "head", [])[2] == f"/opt/ml/input/data/{channel}"
+        assert trained == "/opt/ml/input/data/target"
+        assert channels["target"]["S3DataSource"]["S3Uri"] == target
 
 
 def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_path: Path) -> None:
@@ -209,8 +203,9 @@ def test_the_job_trains_on_the_same_conversations(
 
 
 def test_a_training_needs_room_on_the_disk() -> None:
-    assert not [*job_findings(options())]
-    [full] = job_findings(replace(options(company=COMPANY), disk_bytes=3_000_000_000_000))
+    instance = options().instance
+    assert not [*job_findings(instance, 70_000_000_000)]
+    [full] = job_findings(instance, 3_000_000_000_000)
     assert full.code == "job-disk"
 
 

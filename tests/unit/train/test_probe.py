@@ -12,7 +12,7 @@ from peagle.train import estimate as estimating
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, measure_rates, training_hours
 from peagle.train.recipe import Recipe, Setup, Training
-from peagle.train.run import Pace, Step, TrainProgress
+from peagle.train.run import Step, TrainProgress
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
 SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)
@@ -55,10 +55,10 @@ class FakeRun:
 
     def _step(self, step: Step, count: int, total: int, each: float) -> float:
         FakeRun.now += START
-        counted = Pace(step)
+        counted = TrainProgress(step)
         for done in range(1, count + 1):
             FakeRun.now += each
-            self._observe(counted.progress(done, total))
+            self._observe(counted.advance(done, total))
         return START + count * each
 
 

@@ -103,7 +103,7 @@ from peagle.train.recipe import (
 from peagle.train.result import RECORD, require_empty, require_own, write_result
 from peagle.train.run import Run
 from peagle.weights.layout import checkpoint_at
-from peagle.weights.own_target import is_on_hub, is_own_target, with_own_target
+from peagle.weights.own_target import is_on_hub, is_own_target, split_draftless, with_own_target
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
 
 
@@ -144,9 +144,9 @@ _RECIPE_OPTIONS = (
 def _read_inputs(
     session: Session, recipe: Recipe, gpus: Gpus | None, options: Mapping[str, Any]
 ) -> tuple[Catalog, Checkpoint | None, TrainingData]:
-    """The catalogue with the pair's target and with these GPUs as this machine, the checkpoint of a
-    target that is the user's own, and the training data. Raises UserError for a target without
-    a token for the mask or with too few layers, and for data that cannot be used."""
+    """The catalogue with the target and with these GPUs as this machine, the checkpoint of a target
+    that is the user's own, and the training data. Raises UserError for a pair with a drafter, for a
+    target without a token for the mask or with too few layers, and for data that cannot be used."""
     pair = options["pair"]
 
     def connect() -> Aws:
@@ -155,9 +155,13 @@ def _read_inputs(
     catalog, checkpoint = with_own_target(
         command_catalog(), pair, lambda location: checkpoint_at(location, connect)
     )
+    if drafter := split_draftless(pair)[1] if checkpoint else pair.partition("+")[2]:
+        message = f"a head is trained for a target alone, and {pair} has the drafter {drafter}"
+        raise UserError(message, f"leave out +{drafter}", "drafter-in-training")
     target = find_pair(catalog, pair).target
+    if checkpoint or recipe.mask_token_id is not None:
+        choose_mask_token(target, checkpoint or Checkpoint(pair, {}), {}, recipe.mask_token_id)
     if checkpoint:
-        choose_mask_token(target, checkpoint, {}, options["mask_token_id"])
         choose_layers(target.architecture.layers, {})
     data = read_training_data(
         options["data"],
@@ -198,11 +202,11 @@ def plan(
     prompts: Path | None,
     **options: Any,
 ) -> None:
-    """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
-    acceptance, and the one at which the head pays.
+    """Say whether to train a head for the target PAIR, before anything is spent: hours and cost,
+    the expected acceptance, and the one at which the head pays.
 
-    The head is for the target, whatever drafter PAIR names. It is trained and served on the same
-    instance type, by default that of `peagle plan`. Time is computed from the performance model,
+    The head is trained and served on the same instance type, by default that of `peagle plan`. Time
+    is computed from the performance model,
     and the expected acceptance from published heads with as many tokens of training; both have wide
     ranges.
     """
@@ -237,9 +241,12 @@ def plan(
         require_free(Path.cwd(), planned.disk_bytes, "the training")
     if prompts:
         write_prompts(conversations.held_out, prompts)
-    view.print_json({**plain(planned), "findings": conversations.findings})
+    instance = find_instance(catalog.instances, planned.instance_type)
+    needed = planned.disk_bytes + find_pair(catalog, pair).target.weight_bytes
+    findings = (*conversations.findings, *job_findings(instance, needed))
+    view.print_json({**plain(planned), "findings": findings})
     print_training_plan(planned, prompts)
-    view.print_findings(conversations.findings, title="Data")
+    view.print_findings(findings, title="Data")
 
 
 _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
@@ -300,7 +307,7 @@ def _train_on_sagemaker(
         name = run.job_name(time.time())
         request = training_job_request(name, run, pair, arguments, job)
         print_job_request(request, job, planned, session.where(region))
-        print_and_refuse(tuple(job_findings(job)))
+        print_and_refuse(tuple(job_findings(job.instance, job.disk_bytes)))
         view.confirm("Start this job?", "not started")
         start_job(aws, run, data, request, company)
     else:
@@ -419,7 +426,7 @@ def run(
     usd_per_hour: float | None,
     **chosen: Any,
 ) -> None:
-    """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
+    """Train a head for the target PAIR, on this machine or SageMaker, and measure its acceptance.
 
     The target answers the questions of the data, the head learns from the target's hidden states,
     and of all epochs the one is kept whose drafts the engine accepts most on held-out text. An

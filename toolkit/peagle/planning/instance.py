@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from peagle.catalog.find import find_drafter
 from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import refusal_reason
@@ -94,11 +95,10 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     usd = candidate.usd_per_million_tokens
     if best is not None and usd is not None and best.usd_per_million_tokens is not None:
         is_elsewhere = (best.count, best.instance) != (candidate.count, candidate.instance)
-        code = "cost-with-drafter" if drafter else "cost-without-drafter"
         return reason(
             what,
             value,
-            code,
+            "cost-with-drafter" if drafter else "cost-without-drafter",
             usd_per_million_tokens=usd,
             other_usd_per_million_tokens=best.usd_per_million_tokens,
             other_drafter=best.drafter.name if best.drafter else None,
@@ -106,24 +106,25 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
             other_instance_type=best.instance.type if is_elsewhere else None,
         )
     speeds = [
-        (speed.tokens_per_second, name)
-        for (name, _), speed in compared.items()
+        (speed.tokens_per_second, name, k)
+        for (name, k), speed in compared.items()
         if (name is None) is (drafter is not None) and speed.tokens_per_second is not None
     ]
     if candidate.tokens_per_second is not None and speeds:
-        fastest, other = max(speeds, key=lambda speed: speed[0])
-        code = "speed-with-drafter" if drafter else "speed-without-drafter"
+        fastest, other, k = max(speeds, key=lambda speed: speed[0])
+        of_other = find_drafter(candidate.load.target, other) if other else None
+        engine = candidate.load.engine(candidate.instance, candidate.gpus, of_other, k)
         return reason(
             what,
             value,
-            code,
+            "speed-with-drafter" if drafter else "speed-without-drafter",
             tokens_per_second=candidate.tokens_per_second,
             other_tokens_per_second=candidate.total(fastest) or 0.0,
             other_drafter=other,
+            other_holds_load=candidate.load.requests_per_engine <= engine.most_requests,
         )
-    if drafter is None and not selection.speculating:
-        return reason(what, value, "drafter-too-large")
-    return reason(what, value, "speed-unknown")
+    is_too_large = drafter is None and not selection.speculating
+    return reason(what, value, "drafter-too-large" if is_too_large else "speed-unknown")
 
 
 def choose_count(options: Options, candidate: Candidate, decisions: Decisions) -> int:
@@ -228,7 +229,7 @@ def review(selection: Selection) -> Iterator[Finding]:
         yield _too_small(selection, "on {0} ({1})")
     yield from _price(selection)
     if options.within is not None:
-        batch = f"{options.requests or 0:,} requests within {exact_duration(options.within)}"
+        batch = f"{format_requests(options.requests or 0)} within {exact_duration(options.within)}"
         yield from _required(selection, "within", batch)
     if (least := options.min_tokens_per_second) is not None:
         yield from _required(selection, "min_tokens_per_second", f"{least:,.0f} tokens/s")
@@ -365,8 +366,7 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
         reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
     load = format_concurrency(selection.search.load.concurrency)
     message = f"with {load}, {name} does not reach {required}: {reached} ({only.source})"
-    fixes.append(Fix("require less, or leave out --instance-type or --instance-count"))
-    yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes(fixes))
+    yield error(_SPEED_BELOW_MINIMUM, where, message, combine_fixes([*fixes, Fix("require less")]))
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:

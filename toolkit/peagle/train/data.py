@@ -19,12 +19,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from peagle import findings
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
 from peagle.aws.s3 import read_lines
 from peagle.bench.workloads import Domain, is_random_prompt
 from peagle.catalog.documents import first_problem
 from peagle.checkpoints.entries import PROOF_PROMPTS
-from peagle.errors import NotFound, PeagleError, UserError
+from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, Level
 from peagle.protocol import pieces_in
 from peagle.render.resources import captured_prefix
@@ -42,9 +41,6 @@ TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 
 MOST_PROMPTS = 200
 """Held-out prompts on which acceptance is measured, at most."""
-
-FEW_CONVERSATIONS = 10_000
-"""Fewer have given no head that is worth its drafting: published ones are of 50,000 and more."""
 
 _LARGEST_ROW = 32 << 20
 """Bytes: a captured request and answer have 6 MiB each, and 8 in base64."""
@@ -169,13 +165,6 @@ def _findings(
     overlap: int,
     context: int | None,
 ) -> Iterator[Finding]:
-    if len(train) < FEW_CONVERSATIONS:
-        yield findings.warning(
-            "data-few", "data",
-            f"the training has few conversations ({len(train):,}): 5,000 gave an acceptance "
-            "length of 1.5 in the trainer's own example",
-            f"collect at least {FEW_CONVERSATIONS:,}; `peagle train plan` estimates how many",
-        )  # fmt: skip
     if not any(each.answered for each in train):
         message = "no row has an answer: their length is that of --output-tokens, or the longest"
         fix = "set --output-tokens of `peagle train plan` to the usual length of an answer"
@@ -279,15 +268,10 @@ def _file_lines(file: Path) -> Iterator[bytes]:
 
 
 def find_captured(aws: Aws, endpoint: str) -> S3Uri:
-    """The prefix of what SageMaker captures of the endpoint. Raises NotFound for an unknown one,
-    and UserError for one that captures nothing."""
-    try:
-        name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
-        config = sagemaker.description(aws, "EndpointConfig", name)
-    except Missing as error:
-        fix = "list endpoints with peagle list, or name the s3:// prefix of what was captured"
-        message = f"there is no endpoint {endpoint} in {aws.region}"
-        raise NotFound(message, fix) from error
+    """The prefix of what SageMaker captures of the endpoint. Raises Missing for an unknown one, and
+    UserError for one that captures nothing."""
+    name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
+    config = sagemaker.description(aws, "EndpointConfig", name)
     capture = config.get("DataCaptureConfig") or {}
     if not capture.get("EnableCapture", bool(capture)):
         message = f"the endpoint {endpoint} captures no requests"

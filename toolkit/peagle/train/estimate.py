@@ -25,10 +25,9 @@ from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
 from peagle.planning.load import USUAL_CONCURRENCY, Load
 from peagle.planning.planner import make_plan
-from peagle.planning.speculation import LIKELY_LENGTH, heads_of_same_sizes
+from peagle.planning.speculation import heads_of_same_sizes
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.acceptance import Acceptance, Curve, Performance, curve_through
-from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_usd
@@ -42,7 +41,6 @@ from peagle.train.recipe import (
     slots_per_anchor,
 )
 from peagle.train.run import Observe, Run, TrainProgress
-from peagle.vllm.gpus import needed_capability
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -53,6 +51,9 @@ USUAL_K = 5
 
 _DATA_BYTES, _SAVED_BYTES = 40, 2 * CHECKPOINT_HEADS
 """Bytes per token of the data (30 measured, without long texts); per parameter of a checkpoint."""
+
+FEW_CONVERSATIONS = 10_000
+"""Fewer have given no head that is worth its drafting: published ones are of 50,000 and more."""
 
 _TEMPLATE_TOKENS = 4
 """Tokens of the chat template around a message."""
@@ -177,6 +178,11 @@ class TrainingPlan:
     @property
     def findings(self) -> Iterator[Finding]:
         """What to read before a training begins."""
+        if self.data.conversations < FEW_CONVERSATIONS:
+            message = f"the training has few conversations ({self.data.conversations:,}): 5,000 "
+            message += "gave an acceptance length of 1.5 in the trainer's own example"
+            fix = f"collect at least {FEW_CONVERSATIONS:,}; `peagle train plan` estimates how many"
+            yield warning("data-few", "data", message, fix)
         if self.advice == "do-not-train":
             message = f"even the best head for {self.target} would not be the fastest"
             fix = "see `peagle train plan` for what to try instead, or go on"
@@ -227,7 +233,7 @@ def plan_training(
     usd_per_hour: float | None = None,
     rates: Rates | None = None,
 ) -> TrainingPlan:
-    """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD;
+    """The plan of a head for the target of the pair. ``budget`` is in USD;
     ``usd_per_hour`` replaces the price of the instance, and ``rates`` of a probe on this machine
     those of the model.
 
@@ -258,10 +264,10 @@ def plan_training(
     hours = training_hours(data, rates, recipe) if rates else {}
     saved = _SAVED_BYTES * (head.parameters or 0)
     tokens = data.tokens * table.effective_epochs(recipe.epochs)
-    k, speed, expected = head.k_recommended, None, None
+    k, speed, expected = head.k_recommended, 0.0, None
     if tokens >= table.heads[0].count_tokens(table):
         curves = expected_curves(tokens, table, engine.decay)
-        k, speed = engine.fastest(head, curves[1])
+        speed, k = engine.fastest(head, curves[1])
         expected = Range(*(round(curve.length(k), 2) for curve in curves))
     settings = [NO_SPECULATION, *([entry.best] if entry.best and entry.best.k else [])]
     break_even = [point for each in settings if (point := engine.break_even(head, each, k))]
@@ -269,7 +275,7 @@ def plan_training(
     needed: int | None = None
     if break_even:
         tokens_each = tokens / data.conversations
-        needed = _conversations_needed(engine, head, k, break_even, tokens_each, table)
+        needed = _conversations_needed(engine, head, break_even, tokens_each, table)
         advice = "do-not-train"
         if needed is not None:
             advice = "train" if needed <= data.conversations else "train-more-data"
@@ -293,7 +299,7 @@ def plan_training(
         workload=workload,
         k=k,
         expected=expected,
-        tokens_per_second=speed,
+        tokens_per_second=speed or None,
         break_even=tuple(break_even),
         advice=advice,
         conversations_needed=needed,
@@ -346,34 +352,31 @@ class _Engine(NamedTuple):
         assumed = None if length is None else Acceptance(length, "assumed", "a new head")
         return self.load.performance(engine, drafter, k, self.load.concurrency, assumed=assumed)
 
-    def fastest(self, head: Drafter, curve: Curve) -> tuple[int, float | None]:
-        """The K with which the head is the fastest on this curve, and its tokens per second; the
-        recommended one where no speed is known."""
+    def fastest(self, head: Drafter, curve: Curve) -> tuple[float, int]:
+        """The tokens per second of the head on this curve with the K of its most; 0 and the
+        recommended K where no speed is known."""
         ks = range(1, (head.k_trained or 1) + 1)
-        speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second or 0.0 for k in ks}
-        k = max(ks, key=speeds.__getitem__)
-        return (k, speeds[k]) if speeds[k] else (head.k_recommended, None)
+        speeds = ((self.speed(head, k, curve.length(k)).tokens_per_second, k) for k in ks)
+        known = ((speed, -k) for speed, k in speeds if speed)
+        speed, k = max(known, default=(0.0, -head.k_recommended))
+        return speed, -k
 
-    def break_even(
-        self, head: Drafter, against: Setting, k: int, more: float = 0.0
-    ) -> BreakEven | None:
-        """What the head must reach to be as fast as that setting, and by a share ``more``; ``None``
-        if a speed is unknown. With another K it is the length that its curve has with ``k``."""
+    def break_even(self, head: Drafter, against: Setting, k: int) -> BreakEven | None:
+        """What the head must reach with its best K to be as fast as that setting, as the length of
+        its curve with ``k``; ``None`` if a speed is unknown."""
         drafter = find_drafter(self.load.target, against.drafter) if against.drafter else None
-        other, lengths = self.speed(drafter, against.k), list[float]()
-        fastest = (other.tokens_per_second or 0.0) * (1 + more)
-        other = other._replace(tokens_per_second=fastest)
-        workload, load = self.load.workload, self.load.concurrency
-        for tried in range(1, (head.k_trained or 1) + 1):
-            length: float | None = min(LIKELY_LENGTH, tried + 1)
-            for _ in range(2):  # the slowest request's time is not in proportion to the length
-                drafting = self.speed(head, tried, length)
-                if not (drafting.tokens_per_second and fastest):
-                    return None
-                length = break_even_length(drafting, other, workload, load)
-            if length is not None and length < tried + 1:
-                lengths.append(curve_through(((tried, length),), self.decay).length(k))
-        return BreakEven(against, round(fastest, 1), round(min(lengths), 3) if lengths else None)
+        speed = self.speed(drafter, against.k).tokens_per_second
+        lengths = range(1001, 1000 * (k + 1))
+
+        def fastest(length: int) -> float:
+            return self.fastest(head, curve_through(((k, length / 1000),), self.decay))[0]
+
+        if not speed or not fastest(lengths[-1]):
+            return None
+        at = bisect_left(lengths, speed, key=fastest)
+        return BreakEven(
+            against, round(speed, 1), lengths[at] / 1000 if at < len(lengths) else None
+        )
 
 
 def _serving_engine(
@@ -385,10 +388,20 @@ def _serving_engine(
     concurrency = options.concurrency or USUAL_CONCURRENCY
     chosen: dict[str, Any] = {"pair": target.id, "loads": (concurrency,)}
     if options.instance_type is None and options.gpu is None:
-        usual = make_plan(Options(pair=target.id, region=options.region), catalog)
-        length, vllm = usual.max_model_len, usual.runtime.vllm
-        load = Load(target, vllm, length, concurrency, catalog, workload=workload)
-        chosen |= _choose_instance(load, head, usual.instance_type, usual.region)
+        plan = make_plan(Options(pair=target.id, region=options.region), catalog)
+        load = Load(
+            target, plan.runtime.vllm, plan.max_model_len, concurrency, catalog, workload=workload
+        )
+        instance = find_instance(catalog.instances, plan.instance_type)
+        if not load.engine_on(instance, 1, head, head.k_recommended).fit.fits:
+            with_head = target.model_copy(update={"drafters": (*target.drafters, head)})
+            targets = {**catalog.targets, target.id: with_head}
+            pair = f"{target.id}+{head.name}"
+            plan = make_plan(
+                Options(pair=pair, region=options.region), replace(catalog, targets=targets)
+            )
+            chosen["tensor_parallel_size"] = plan.fit.tensor_parallel_size
+        chosen["instance_type"] = plan.instance_type
     verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
     entry = verdict.workloads[0].loads[0]
     instance = find_instance(catalog.instances, verdict.instance_type)
@@ -396,25 +409,6 @@ def _serving_engine(
     load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
     gpus = entry.tensor_parallel_size or verdict.tensor_parallel_size
     return _Engine(load, instance, gpus), entry, verdict.usd_per_hour
-
-
-def _choose_instance(load: Load, head: Drafter, usual: str, region: str) -> dict[str, Any]:
-    """The ``usual`` instance type, or where the head does not fit there, the cheapest one of the
-    region that has the memory, with its GPUs."""
-    oldest = needed_capability(load.target.dtype, load.target.quantization)
-    prices = {
-        entry.type: entry.price_in(region)
-        for entry in load.catalog.instances.instances
-        if entry.hosted_in(region) and entry.capability >= oldest
-    }
-    others = sorted((price.usd_per_hour, name) for name, price in prices.items() if price)
-    for name in (usual, *(name for _, name in others)):
-        instance = find_instance(load.catalog.instances, name)
-        engine = load.engine_on(instance, 1, head, head.k_recommended)
-        if engine.fit.fits:
-            gpus = engine.case.engine.tensor_parallel_size if name != usual else None
-            return {"instance_type": name, "tensor_parallel_size": gpus}
-    return {"instance_type": usual}
 
 
 def estimate_rates(
@@ -580,7 +574,6 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
 def _conversations_needed(
     engine: _Engine,
     head: Drafter,
-    k: int,
     break_even: Sequence[BreakEven],
     tokens_each: float,
     table: TrainingTable,
@@ -588,13 +581,12 @@ def _conversations_needed(
     """The conversations, of so many tokens in all epochs, after which the head is likely faster by
     a tenth than all of ``break_even``, and at the low end no slower than the first of them;
     ``None`` if the training of no published head suffices."""
-    to_win = [engine.break_even(head, each.against, k, ESTIMATE_MUST_WIN_BY) for each in break_even]
-    likely_length = max((each and each.length) or math.inf for each in to_win)
-    low_length = break_even[0].length or math.inf
+    to_win = (1 + ESTIMATE_MUST_WIN_BY) * max(each.tokens_per_second for each in break_even)
 
     def suffice(conversations: int) -> bool:
         low, likely, _ = expected_curves(tokens_each * conversations, table, engine.decay)
-        return low.length(k) >= low_length and likely.length(k) >= likely_length
+        (at_low, _), (at_likely, _) = engine.fastest(head, low), engine.fastest(head, likely)
+        return at_low >= break_even[0].tokens_per_second and at_likely >= to_win
 
     published = _published(table, engine.decay)
     fewest, most = (math.ceil(math.exp(published[end][0]) / tokens_each) for end in (0, -1))
@@ -610,10 +602,9 @@ def _alternatives(
     user's own n-gram lookup, and the head of the model of which it may be a copy."""
     up = ("peagle", "local", "up")
     if is_from_checkpoint(target):
-        location = pair.removesuffix("+ngram")
-        yield "ngram", (*up, f"{location}+ngram")
+        yield "ngram", (*up, f"{pair}+ngram")
         for other, weights in heads_of_same_sizes(target, catalog):
-            yield f"{other.default_drafter} of {other.id}", (*up, location, "--drafter", weights)
+            yield f"{other.default_drafter} of {other.id}", (*up, pair, "--drafter", weights)
         return
     speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
     public = [drafter for drafter in target.drafters if drafter.public]

@@ -42,7 +42,7 @@ from peagle.train.data import (
 from peagle.train.result import CATALOG, require_empty
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
-CHANNEL = "data"
+CHANNEL, TARGET_CHANNEL = "data", "target"
 INPUT_FOLDER = f"{ML_ROOT}/input/data"
 CHECKPOINTS_FOLDER, HEADS_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
 
@@ -94,8 +94,12 @@ class JobSettings:
 
     @property
     def volume_gb(self) -> int:
-        """The volume to ask for. Of an instance with disks of its own, these are used."""
-        return math.ceil(self.disk_bytes / _GB) + _SPARE_GB
+        """The volume to ask for."""
+        return _volume_gb(self.disk_bytes)
+
+
+def _volume_gb(disk_bytes: int) -> int:
+    return math.ceil(disk_bytes / _GB) + _SPARE_GB
 
 
 def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: str) -> JobRun:
@@ -108,21 +112,12 @@ def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: 
     return JobRun(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
 
-def target_channel(pair: str) -> str:
-    """The channel, by the name of its folder, of a target at ``s3://``; "" for one that the
-    container has or finds on the Hub."""
-    if not is_s3_uri(pair):
-        return ""
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", pair.rstrip("/").rpartition("/")[2])[:64]
-    return "target" if name in ("", CHANNEL) else name
-
-
 def job_arguments(pair: str, head: str, arguments: Sequence[str]) -> list[str]:
     """The command in the container, after the program's name: that of this machine with the
     container's folders. ``head`` is the name of the head's folder, and so the head's."""
-    channel, data = target_channel(pair), f"{INPUT_FOLDER}/{CHANNEL}"
+    data, target = f"{INPUT_FOLDER}/{CHANNEL}", f"{INPUT_FOLDER}/{TARGET_CHANNEL}"
     return [
-        "train", "run", f"{INPUT_FOLDER}/{channel}" if channel else pair, *arguments,
+        "train", "run", target if is_s3_uri(pair) else pair, *arguments,
         "--data", f"{data}/{TRAIN_FILE}", "--held-out", f"{data}/{HELD_OUT_FILE}",
         "--work", CHECKPOINTS_FOLDER,
         "-o", f"{HEADS_FOLDER}/{re.sub(r'[^A-Za-z0-9._-]+', '-', head)[:64]}",
@@ -138,8 +133,8 @@ def training_job_request(
     if options.is_spot:
         stopping["MaxWaitTimeInSeconds"] = _SPOT_WAIT * options.max_seconds
     key, channels = company.kms_key, {CHANNEL: f"{run.uri(CHANNEL)}/"}
-    if channel := target_channel(pair):
-        channels[channel] = pair.rstrip("/") + "/"
+    if is_s3_uri(pair):
+        channels[TARGET_CHANNEL] = pair.rstrip("/") + "/"
     return {
         "TrainingJobName": name,
         "RoleArn": options.role.arn,
@@ -174,12 +169,12 @@ def training_job_request(
     }  # fmt: skip
 
 
-def job_findings(options: JobSettings) -> Iterator[Finding]:
-    """Whether the disk of the instance allows the job."""
-    local = options.instance.nvme_gb
-    if local and options.volume_gb > local:
-        needed = format_size(options.volume_gb * _GB)
-        message = f"the training needs {needed} of disk; {options.instance.type} has {local} GB"
+def job_findings(instance: Instance, disk_bytes: int) -> Iterator[Finding]:
+    """Whether a job has room on the instance: disks of its own are used in place of a volume."""
+    local, needed = instance.nvme_gb, _volume_gb(disk_bytes)
+    if local and needed > local:
+        message = f"the training needs {format_size(needed * _GB)} of disk; "
+        message += f"{instance.type} has {local} GB"
         yield error("job-disk", "instance_type", message, "choose a type with more local storage")
 
 

@@ -69,11 +69,12 @@ class TrainerFailed(EngineError, code="trainer-failed"):
     Fix: read its log, which the error names, and repeat the command: it continues."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainProgress:
-    """Where a training is. ``done`` of ``total`` are conversations, training steps or prompts;
+    """Where a step is. ``done`` of ``total`` are conversations, training steps or prompts;
     ``detail`` is the last line of a log. ``seconds`` are of the training so far, ``seconds_each``
-    of a conversation, step or prompt."""
+    of a conversation, step or prompt: the first ones do not count, since programs start and compile
+    before them."""
 
     step: Step
     done: int = 0
@@ -84,11 +85,24 @@ class TrainProgress:
     loss: float | None = None
     seconds_each: float | None = None
     seconds: float = 0.0
+    _first: tuple[float, int] | None = None
 
     @property
     def seconds_left(self) -> float | None:
         """The seconds that are left of this step."""
         return None if self.seconds_each is None else self.seconds_each * (self.total - self.done)
+
+    def advance(self, done: int, total: int, now: float | None = None) -> TrainProgress:
+        """Count what is done ``now``, by default at this moment."""
+        if done > self.done:
+            now = time.time() if now is None else now
+            if self._first:
+                begun, first = self._first
+                self.seconds_each = (now - begun) / (done - first)
+            elif self.done:
+                self._first = now, done
+        self.done, self.total = max(done, self.done), total
+        return self
 
 
 Observe = Callable[[TrainProgress], object]
@@ -174,7 +188,8 @@ class Run:
         return seconds
 
     def _report(self, progress: TrainProgress) -> None:
-        self._observe(replace(progress, seconds=self._earlier + time.monotonic() - self._begun))
+        progress.seconds = self._earlier + time.monotonic() - self._begun
+        self._observe(progress)
 
     def train(self) -> Trained:
         """Run all steps that are not done. Raises UserError where another process does, Refused for
@@ -259,13 +274,13 @@ class Run:
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
-        lines, answered, counted = AppendedLines(self._answers), 0, Pace("answers")
+        lines, answered, counted = AppendedLines(self._answers), 0, TrainProgress("answers")
 
         def watch() -> TrainProgress:
             nonlocal answered
             # A conversation of several turns is written at once, a row for each answer.
             answered += sum(b'_gen0", "primary_id"' in line for line in lines.read())
-            return counted.progress(answered, total)
+            return counted.advance(answered, total)
 
         with self._serving(self.training.plan, "answers", self._served_variables) as engine:
             url = engine.openai_base_url
@@ -329,11 +344,11 @@ class Run:
 
     def _save_states(self, engine: LocalEngine) -> None:
         rows = read_json(self._data / "dataset_info.json")["splits"]["train"]["num_examples"]
-        counted = Pace("states")
+        counted = TrainProgress("states")
 
         def watch() -> TrainProgress:
             done = sum(name.startswith("hs_") for name in os.listdir(self._states))
-            return counted.progress(done, rows)
+            return counted.advance(done, rows)
 
         clients = 4 if self.setup.gpu else 1  # each needs 14 ms of CPU for a prompt
         words = [str(TRAINER), "generate-offline-data", "--model", self.setup.target]
@@ -380,13 +395,13 @@ class Run:
         def measure() -> None:
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
             settings = {} if self.setup.gpu else _UNCOMPILED
-            counted = Pace("measured", number)
+            counted = TrainProgress("measured", epoch=number)
             with self._serving(self.training.plan_with(folder), "measured", settings) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
                     read_prompts(self._prompts),
                     request,
-                    progress=lambda _, *done: self._report(counted.progress(*done)),
+                    progress=lambda _, *done: self._report(counted.advance(*done)),
                 )
             write_file(file, acceptance_bytes(result))
 
@@ -468,9 +483,9 @@ class Run:
                 while program.poll() is None:
                     if engine and not is_alive(engine.process):
                         raise crash_error(Path(engine.process.log))
-                    line = last_line(log)
                     progress = watch() if watch else TrainProgress(step)
-                    self._report(replace(progress, detail=progress.detail or line))
+                    progress.detail = last_line(log)
+                    self._report(progress)
                     time.sleep(_POLL_SECONDS)
             finally:
                 if program.poll() is None:
@@ -528,36 +543,11 @@ class AppendedLines:
                 yield line
 
 
-class Pace:
-    """How far a step is. The first conversations, prompts or training steps do not count for the
-    seconds of each: programs start and compile before them."""
-
-    def __init__(self, step: Step, epoch: int | None = None) -> None:
-        self.now = TrainProgress(step, epoch=epoch)
-        self._first: tuple[float, int] | None = None
-
-    def progress(
-        self, done: int, total: int, now: float | None = None, **more: Any
-    ) -> TrainProgress:
-        """The progress when so many are done ``now``, by default at this moment."""
-        if done > self.now.done:
-            now = time.time() if now is None else now
-            each = None
-            if self._first:
-                begun, first = self._first
-                each = (now - begun) / (done - first)
-            elif self.now.done:
-                self._first = now, done
-            self.now = replace(self.now, done=done, seconds_each=each)
-        self.now = replace(self.now, total=total, **more)
-        return self.now
-
-
 class EventReader:
     """What the trainer's events say, as far as they are written."""
 
     def __init__(self, file: Path) -> None:
-        self._lines, self._pace = AppendedLines(file), Pace("training")
+        self._lines, self._now = AppendedLines(file), TrainProgress("training")
         self.losses: dict[str, float] = {}
 
     def progress(self) -> TrainProgress:
@@ -565,23 +555,17 @@ class EventReader:
         for line in self._lines.read():
             event = json_reader.read(line, "an event")
             if event["kind"] == "start":
-                self._pace = Pace("training")
                 epochs = event["epochs"]
-                self._pace.now = TrainProgress(
-                    "training", event["step"], epochs * event["steps"], epochs=epochs
-                )
+                total = epochs * event["steps"]
+                self._now = TrainProgress("training", event["step"], total, epochs=epochs)
             elif event["kind"] == "step":
                 done = event["step"] + 1
-                self._pace.progress(
-                    done,
-                    max(done, self._pace.now.total),  # each epoch packs texts in another order
-                    event["time"],
-                    epoch=event["epoch"],
-                    loss=event["loss"],
-                )
+                self._now.epoch, self._now.loss = event["epoch"], event["loss"]
+                # Each epoch packs texts in another order.
+                self._now.advance(done, max(done, self._now.total), event["time"])
             elif event.get("loss") is not None:
                 self.losses[str(event["epoch"])] = event["loss"]
-        return self._pace.now
+        return self._now
 
 
 _DISK_FIX = "free some space, and repeat the command: it continues"

@@ -78,8 +78,8 @@ def _load_text(plan: Plan) -> str:
     if plan.batch is not None:
         within = plan.batch.within_seconds
         limit = f" within {exact_duration(within)}" if within else ""
-        text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
-        text += "at a time"
+        requests = f"{format_requests(plan.batch.requests)}{limit}"
+        text = f"{plan.target.id}: {requests}, {plan.concurrency:,} at a time"
     if size := plan.request_size:
         cached = size.cached_prompt_tokens
         kind = plan.workload or ("with a cached prefix" if cached else "single prompts")

@@ -31,11 +31,7 @@ _ADVICE = {
 def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
     """The advice first, then time and cost, and what they come from; last what to try instead, to
     be measured with the file ``prompts``."""
-    advice = _ADVICE[plan.advice].format(plan)
-    low = plan.expected.low if plan.expected else 0.0
-    if plan.advice == "train" and low < max(point.length or 0 for point in plan.break_even):
-        advice += ", but may stay below the break-even"
-    view.print_line(advice, bold=True)
+    view.print_line(_ADVICE[plan.advice].format(plan), bold=True)
     view.print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
         hint = "" if prompts else " (--prompts prompts.jsonl writes it)"
@@ -61,7 +57,8 @@ def _facts(plan: TrainingPlan) -> Iterator[view.Fact]:
         speed = f"{point.tokens_per_second:,.0f} tokens/s"
         yield "break-even", f"{length} against {point.against.text} ({speed})"
     place = "this machine" if plan.instance_type == HERE else plan.instance_type
-    gpus = "this machine" if _trains_here(plan) else f"{place} ({plan.gpu_count} x {plan.gpu})"
+    is_here = plan.basis == "measured" or plan.instance_type == HERE
+    gpus = "this machine" if is_here else f"{place} ({plan.gpu_count} x {plan.gpu})"
     size = f"{plan.workload.prompt_tokens:,} + {plan.workload.output_tokens:,} tokens"
     yield "load", f"{format_concurrency(plan.concurrency)} of {size} on each engine of {place}"
     if plan.hours:
@@ -82,13 +79,9 @@ def _facts(plan: TrainingPlan) -> Iterator[view.Fact]:
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
 
-def _trains_here(plan: TrainingPlan) -> bool:
-    return plan.basis == "measured" or plan.instance_type == HERE
-
-
 def _cost(plan: TrainingPlan) -> str:
     if plan.usd is None or plan.usd_per_hour is None:
-        return "" if _trains_here(plan) else "the price is unknown"
+        return "the price is unknown"
     usd = plan.usd
     text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
     text += f"{format_usd(plan.usd_per_hour)} per hour"
