@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from peagle.catalog import load_catalog
+from peagle.catalog.loading import load_catalog, load_table
+from peagle.catalog.tables import InstanceTable
 from peagle.deploy.records import (
     Ambiguous,
     deployment_lock,
@@ -33,7 +34,6 @@ from peagle.store import SANDBOX
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
     from peagle.catalog.schema import Catalog
-    from peagle.catalog.tables import InstanceTable
     from peagle.deploy.context import Observer, Progress
     from peagle.deploy.preflight import Preflight
     from peagle.deploy.status import DeploymentStatus, Listing
@@ -94,8 +94,8 @@ class Account:
         return load_catalog(self._folder)
 
     def prices(self) -> InstanceTable:
-        """The instance types of the catalogue, with their prices."""
-        return self.catalog.instances
+        """The instance types of the catalogue, with their prices; its targets are not read."""
+        return load_table(InstanceTable, self._folder)
 
     @cached_property
     def sandbox(self) -> bool:

@@ -1,5 +1,7 @@
 """``list`` and ``status``, commands for names that are unknown, and shell completion."""
 
+from pathlib import Path
+
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -49,6 +51,15 @@ def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_same_command(
     done = terminal.run(*FIRST, *options, "--yes", "--json")
     assert (done.code, done.document["fingerprint"]) == (0, document["fingerprint"])
     assert terminal.run("status", NAME, "--json").document["failure_fix"] is None
+
+
+def test_a_wrong_target_of_the_user_does_not_hide_deployments(
+    deployed: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "chat.yaml").write_text("[")
+    deployed.succeeds("--catalog", str(tmp_path), "list")
+    deployed.succeeds("--catalog", str(tmp_path), "status", NAME)
 
 
 def test_list_is_of_one_region_where_it_is_named(deployed: Terminal) -> None:

@@ -74,22 +74,25 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("line", "code"), [("catalog list", 0), ("catalog list --json", 0), ("check tiny --k 90", 3)]
+)
+def test_closed_pipe_is_no_error(peagle_process: Peagle, line: str, code: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = peagle_process(
-            "catalog",
-            "list",
-            *options,
-            capture_output=False,
-            stdout=writing,
-            stderr=subprocess.PIPE,
+            *line.split(), capture_output=False, stdout=writing, stderr=subprocess.PIPE
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+def test_a_mistyped_command_has_similar_ones() -> None:
+    done = in_process("depoly")
+    assert done.code == 2
+    assert "'deploy'" in done.error
 
 
 def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:

@@ -71,6 +71,8 @@ REFUSED = [
     ("verdict gpt-oss-20b --gpu H200 --concurrency 1,x", "usage"),
     ("verdict gpt-oss-20b --gpu H200 --tp 0", "usage"),
     ("verdict gpt-oss-20b --instance-type ml.g5.48xlarge --gpu H200", "conflicting-options"),
+    ("plan tiny --here --instance-type ml.g6.xlarge", "conflicting-options"),
+    ("bench sweep tiny --instance-type=ml.g6.xlarge --here", "conflicting-options"),
     ("verdict ./models --gpu H100", "not-a-pair"),
     ("--catalog /nonexist list", "usage"),
 ]  # fmt: skip

@@ -77,6 +77,19 @@ def test_a_table_with_a_long_word_fits_the_terminal(
     assert shown.count("x") == 90
 
 
+def test_columns_come_closer_and_names_stay_whole_where_a_table_is_too_wide(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_documents(
+        [{"name": "n" * 24, "state": "s" * 9, "pair": "p" * 40}], ["name", "state", "pair"]
+    )
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "n" * 24 in shown
+    assert shown.count("p") == 41, "with the heading's"
+
+
 def test_a_table_whose_words_fit_is_no_wider_than_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

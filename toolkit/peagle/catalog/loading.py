@@ -83,8 +83,8 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
         raise catalog_error(problems)
     return Catalog(
         targets=targets,
-        runtimes=_updated("runtimes.yaml", user_folder, RuntimeTable, ImageTable),
-        instances=_updated("instances.yaml", user_folder, InstanceTable, PriceTable),
+        runtimes=load_table(RuntimeTable, user_folder),
+        instances=load_table(InstanceTable, user_folder),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(user_folder),
         speed_model=load_table(SpeedModel, user_folder),
@@ -93,21 +93,13 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
     )
 
 
-def _updated(
-    name: str,
-    user_folder: Path | None,
-    model: type[Model],
-    refreshed: type[ImageTable] | type[PriceTable],
-) -> Model:
-    table = _read(table_file(name, user_folder), model)
-    update = refreshed_file(name, user_folder)
-    return _read(update, refreshed).added_to(table) if update else table  # type: ignore
-
-
 def load_table(model: type[Model], user_folder: Path | None = None) -> Model:
-    """One table, such as the prices of storage. Raises CatalogError for a wrong one."""
+    """One table, such as the prices of storage, with what a refresh wrote for it; no target is
+    read. Raises CatalogError for a wrong one."""
     name = next(name for name, kind in _TABLES.items() if kind is model)
-    return _read(table_file(name, user_folder), model)
+    table = _read(table_file(name, user_folder), model)
+    update = refreshed_file(name, user_folder) if name in _UPDATED_BY else None
+    return _read(update, _TABLES[update.name]).added_to(table) if update else table  # type: ignore
 
 
 def target_files(user_folder: Path | None) -> dict[str, Path]:

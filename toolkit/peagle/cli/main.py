@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from peagle import __version__
+from peagle.cli.context import is_set
 from peagle.errors import Fix, PeagleError, UserError
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -74,6 +75,21 @@ UNWRITABLE = (
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
+class Output(io.FileIO):
+    """Stdout. A reader that has enough, such as ``head``, is no error: the command goes on, with
+    its own exit code, unless it follows a log."""
+
+    def write(self, data: Any, /) -> int:
+        """Write the bytes, or nothing once the pipe is closed."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            if is_set("follow"):
+                raise click.exceptions.Exit(0) from None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, not to list it."""
 
@@ -90,6 +106,14 @@ class LazyGroup(click.Group):
         # click keeps the help option of a command's first context, which may have no parent.
         command.get_help_option(click.Context(command, **_SETTINGS))
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, which would suggest only commands that are loaded."""
+        if args[0] not in _MODULES and not ctx.resilient_parsing:  # tab completion
+            raise click.NoSuchCommand(args[0], possibilities=_MODULES, ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, commands in COMMANDS.items():
@@ -128,8 +152,11 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr, with
     ``--json`` a document."""
     error_fields: dict[str, Any] = {}
-    if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if sys.stdout is sys.__stdout__:
+            output = io.BufferedWriter(Output(sys.stdout.fileno(), "w", closefd=False))
+            sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding)
+        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: bytes that are not UTF-8
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:

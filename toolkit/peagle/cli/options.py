@@ -13,8 +13,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.cli import view
-from peagle.cli.context import PeagleCommand, is_plan_file
-from peagle.errors import PeagleError
+from peagle.cli.context import WORDS, PeagleCommand, is_plan_file
+from peagle.errors import OptionsConflict, PeagleError
 from peagle.findings import Finding, errors, refuse_errors
 from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options
@@ -223,8 +223,16 @@ def here_option(command: Command, hidden: bool = True) -> Command:
     """``--here``: plan for the GPUs of this machine, as ``--instance-type here`` does, whose help
     names it."""
     text = "Plan for the GPUs of this machine.  [default: if it has some]"
-    flag = click.option("--here", "instance_type", flag_value=HERE, hidden=hidden, help=text)
-    return flag(command)
+    return click.option(
+        "--here", "instance_type", flag_value=HERE, hidden=hidden, help=text, callback=_one_machine
+    )(command)
+
+
+def _one_machine(ctx: click.Context, _: click.Parameter, instance_type: str | None) -> str | None:
+    words = ctx.meta[WORDS]
+    if "--here" in words and any(word.startswith("--instance-type") for word in words):
+        raise OptionsConflict("--here and --instance-type are mutually exclusive", "omit one")
+    return instance_type
 
 
 def is_here(ctx: click.Context) -> bool:

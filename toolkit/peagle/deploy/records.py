@@ -98,7 +98,7 @@ def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
             holding.enter_context(locked(path, wait=False))
         except BlockingIOError as error:
             message = f"another peagle command is changing {name}"
-            raise UserError(message, "wait until it has finished", "deployment-locked") from error
+            raise UserError(message, "repeat the command later", "deployment-locked") from error
         try:
             yield
         finally:

@@ -284,7 +284,8 @@ def print_documents(results: Sequence[Any], keys: Sequence[str], title: str = ""
         if all(isinstance(item.get(key), int | float) for item in documents)
     ]
     rows = [[key_text(key, item.get(key)) for key in kept] for item in documents]
-    print_table([*headings.values()], rows, numbers, title)
+    pasted = [headings[key] for key in ("name", "instance_type") if key in headings]
+    print_table([*headings.values()], rows, numbers, title, pasted)
 
 
 def print_document(result: Any, title: str = "") -> None:
@@ -317,8 +318,8 @@ def print_table(
     whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
-    to the right; these, URLs and those in ``whole`` are never folded. Words longer than the share
-    of their column are broken if the table fits the terminal then; else lines are longer."""
+    to the right; these, URLs and those in ``whole`` are never folded. Columns come closer and long
+    words are broken if the table fits the terminal then; else lines are longer."""
     from rich.console import Console
     from rich.table import Table
 
@@ -330,15 +331,16 @@ def print_table(
         wholes.append(heading in right or heading in whole or cells[0].startswith("http"))
         words = cells if wholes[-1] else [word for cell in cells for word in cell.split()]
         longest.append(max(map(len, [*words, *heading.split()]), default=0))
-    room, share = width - 2 * len(columns) + 2, max(24, width // len(columns) - 2)
-    broken = [
-        least if is_whole else min(least, share)
-        for least, is_whole in zip(longest, wholes, strict=True)
-    ]
-    if sum(longest) > room >= sum(broken):
-        longest = broken
-    free = room - sum(longest)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    share = max(24, width // len(columns) - 2)
+    for gap, most in [(2, max(longest)), (2, share), *((1, less) for less in range(share, 9, -1))]:
+        broken = [
+            least if is_whole else min(least, most)
+            for least, is_whole in zip(longest, wholes, strict=True)
+        ]
+        if (free := width - gap * (len(columns) - 1) - sum(broken)) >= 0:
+            longest = broken
+            break
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
     texts = zip(headings, columns, strict=True)
     needed = [max(map(len, [heading, *cells])) for heading, cells in texts]

@@ -31,7 +31,7 @@ def print_list(targets: Sequence[dict[str, Any]]) -> None:
     for target in targets:
         name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
         view.print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
-        view.print_table(_COLUMNS, _rows(target), whole=("drafter",))
+        view.print_table(_COLUMNS, _rows(target), whole=("drafter", "K"))
     view.print_line("* marks the default. K: recommended tokens per step, of those trained.")
     show = ("peagle", "catalog", "show", "TARGET+DRAFTER")
     view.print_line("Details of a pair", command_text(show))
@@ -41,7 +41,7 @@ def print_pair(document: dict[str, Any], target: dict[str, Any]) -> None:
     """Everything about a pair, and a table of the target's drafters."""
     entry = {key: value for key, value in document["target"].items() if key != "drafters"}
     view.print_document({**document, "target": entry})
-    view.print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter",))
+    view.print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter", "K"))
 
 
 def print_changes(changes: Sequence[Change]) -> None:

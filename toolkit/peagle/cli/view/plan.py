@@ -52,8 +52,7 @@ _BASIS = {
 
 _PLACE = (
     "instance_count", "instance_type", "tensor_parallel_size", "copies", "gpu",
-    "price_per_hour_usd", "max_concurrency", "drafter", "k", "tokens_per_second", "basis",
-    "usd_per_million_tokens",
+    "price_per_hour_usd", "drafter", "k", "tokens_per_second", "usd_per_million_tokens",
 )  # fmt: skip
 """The keys of an alternative that are shown."""
 

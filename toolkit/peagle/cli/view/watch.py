@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # these modules import boto3 and asyncio, which `local up` do
 LISTED = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
     "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
-    "stand_in", "compared_share", "pair",
+    "stand_in", "compared_share",
 )  # fmt: skip
 _FACTS = (
     "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
