@@ -156,7 +156,7 @@ def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(
     (("bench", "tiny", "--sweep", "k=1", "--domain", "x"), "--domain requires"),
     (("bench", "tiny", "--sweep", "k=1", "--impose-acceptance", "a.json"), "cannot impose"),
     (("bench", "tiny", "--sweep", "k=none,1", "--dummy-weights"), "accepts no draft"),
-    (("bench", "plan.json", "--sweep", "k=1"), "plan.json is one plan"),
+    (("bench", "plan.json", "--sweep", "k=1"), "plan.json"),
     (("bench", "tinny", "--sweep", "k=1"), "tinny"),
     (("bench", "report", "missing.json"), "missing.json"),
 ])  # fmt: skip

@@ -48,7 +48,7 @@ from peagle.bench.targets import BenchTarget
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
 from peagle.cli import view
-from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
+from peagle.cli.context import command_text, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
     PLAN_FIELDS,
@@ -245,7 +245,10 @@ def _measure_text(
     acceptance: AcceptanceResult | None = None
     lossless: LosslessResult | None = None
     with view.StatusLine() as status:
-        show = partial(_show_prompts, status)
+
+        def show(what: str, done: int, count: int) -> None:
+            status.show(what, f"{done} of {count} prompts")
+
         if options["lossless"]:
             alone = _target_alone(target, find, options["against"], status)
         try:
@@ -272,10 +275,6 @@ def _measure_text(
         require_lossless(lossless)
     if acceptance:
         require_none_refused(acceptance)
-
-
-def _show_prompts(status: view.StatusLine, what: str, done: int, count: int) -> None:
-    status.show(what, f"{done} of {count} prompts")
 
 
 def _target_alone(
@@ -360,9 +359,6 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     starts, paying are those of a verdict on the saved evidence.
     """
     name, session = options["pair"], options["session"]
-    if is_plan_file(name):
-        message = f"a sweep plans each setting, and {name} is one plan"
-        raise UserError(message, "specify a pair, and the options of the plan")
     workloads = tuple(dict.fromkeys(options["workloads"] or ("short-prompt",)))
     loads = (make_loads(workload, options["loads"], *_sizes(options)) for workload in workloads)
     request = SweepRequest(
@@ -434,14 +430,12 @@ def _on_this_machine(
         if any(request.ks) and request.acceptance is None:
             raise OptionMissing("--dummy-weights accepts no draft", "add --impose-acceptance")
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
-    if not runner.gpus:
-        runner.local_environment(base)  # refuses before aiperf is asked for
     with view.StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
         if options["lossless"]:
             lossless = SweepLossless(
                 catalog, base.pair, workloads,
-                lambda server, *done: _show_prompts(status, f"greedy answers, {server}", *done),
+                lambda server, done, count: status.show(server, f"{done} of {count} answers"),
             )  # fmt: skip
 
         def local_plan_of(setting: BenchSetting) -> Plan:

@@ -254,10 +254,7 @@ def engine() -> None:
         "path")  # fmt: skip
 @option("--gpu", "For NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
 @option("--trainer", "What `peagle train` needs, in place of vLLM.", bool)
-@click.pass_context
-def install(
-    ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool, trainer: bool
-) -> None:
+def install(vllm: str | None, python: Path | None, gpu: bool, trainer: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and a minute or more, with --gpu 14 GB and ten minutes; does nothing if
@@ -265,15 +262,11 @@ def install(
     checks every hash. For the CPU without PyTorch's index, torch's wheel for your Python must be in
     a folder of PIP_FIND_LINKS.
     """
-    version = vllm or command_catalog(ctx).runtimes.default
+    version = vllm or command_catalog().runtimes.default
     if trainer:
         trainer_python = machine.install_trainer(version, python, view.print_status, gpu)
         return view.print_result({"trainer": "speculators", "python": str(trainer_python)})
     present = machine.is_installed(version, gpu)
-    if gpu and not present and machine_gpus(ctx) is None:
-        view.print_status(
-            "This machine has no NVIDIA GPU: the engine is installed, but cannot run here"
-        )
     engine = machine.install_engine(version, python, view.print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
     return view.print_result(document)

@@ -80,7 +80,6 @@ class Output(io.FileIO):
     its own exit code, unless it follows a log."""
 
     def write(self, data: Any, /) -> int:
-        """Write the bytes, or nothing once the pipe is closed."""
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -221,8 +221,6 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
         other = plan.make_context("plan", shlex.split(text), parent=ctx.parent)
     except ValueError as error:
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
-    except click.MissingParameter as error:
-        raise UserError(f"{flag} {text!r} names no pair", "begin with a pair") from error
     values = {
         name: value
         for name, value in other.params.items()

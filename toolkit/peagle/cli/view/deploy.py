@@ -18,7 +18,6 @@ from peagle.errors import command_line
 from peagle.planning.operation import cost_text, limit_text
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
-from peagle.sandbox.state import engine_version
 from peagle.text import format_price, format_size
 
 _CHANGES = {
@@ -43,14 +42,10 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
     count, usd = preflight.instances, plan.price_per_hour_usd
     if count != plan.instance_count:
         usd = preflight.desired.revision.served.with_instances(count).usd_per_hour
-    here = engine_version() if account.sandbox else None
     yield "pair", plan.pair
     gpus = f"{plan.fit.gpu_count} x {plan.fit.gpu}"
     yield "where", f"{count} x {plan.instance_type} ({gpus}), {account.where(plan.region)}"
-    engine = f"vLLM {plan.runtime.vllm}"
-    if here not in (None, plan.runtime.vllm):
-        engine = f"vLLM {here} (sandbox); the plan has {plan.runtime.vllm}"
-    yield "engine", f"{engine}, {plan.runtime.image}"
+    yield "engine", f"vLLM {plan.runtime.vllm}, {plan.runtime.image}"
     yield from proof_facts(plan)
     yield "price", format_price(usd, account.sandbox)
     operation = dict(operation_facts(plan))

@@ -12,7 +12,6 @@ from peagle.cli.view.choose import capacity_text, print_memory
 from peagle.cli.view.reasons import reason_text
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
 from peagle.planning.operation import (
     alarm_kinds,
@@ -132,11 +131,7 @@ def _answer(plan: Plan) -> Iterator[view.Fact]:
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        text, usd = _alternative_text(plan, other, drafts), other.usd_per_million_tokens
-        planned = speed.usd_per_million_tokens if speed else None
-        if usd and planned and usd < planned <= usd * SAME_COST_FACTOR:
-            text += f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
-        yield "or", text
+        yield "or", _alternative_text(plan, other, drafts)
     if speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, speed))
 

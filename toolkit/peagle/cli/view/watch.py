@@ -4,7 +4,6 @@ engines of this machine."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -242,8 +241,6 @@ def _usage_facts(usage: Usage) -> Iterator[tuple[str, str]]:
         floor = f", floor {usage.acceptance_floor:g}" if usage.acceptance_floor is not None else ""
         length = number(usage.acceptance_length, "{:.2f} tokens per step")
         acceptance = f"{length} (K={usage.k}{floor})"
-        if (usage.acceptance_length or math.inf) < (usage.acceptance_floor or 0):
-            acceptance += ", below the floor"
     yield "acceptance", acceptance
     cost = "this machine" if usage.where == "local" else "unknown price"
     if usage.where != "local" and usage.usd_per_hour is not None:
