@@ -89,12 +89,6 @@ def test_closed_pipe_is_no_error(peagle_process: Peagle, line: str, code: int) -
     assert (done.returncode, done.stderr) == (code, "")
 
 
-def test_a_mistyped_command_has_similar_ones() -> None:
-    done = in_process("depoly")
-    assert done.code == 2
-    assert "'deploy'" in done.error
-
-
 def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     done = peagle("engine", "install", env={**os.environ, "PEAGLE_HOME": "/proc/nowhere"})
     assert done.returncode == 2

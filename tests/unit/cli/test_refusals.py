@@ -96,6 +96,7 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
 
 
 @pytest.mark.parametrize(("line", "hint"), [
+    ("depoly tiny", "deploy"),
     ("catalog refrsh", "refresh"),
     ("render cloudfromation tiny", "cloudformation"),
     ("plan gpt-oss-21b", "gpt-oss-20b"),
@@ -106,7 +107,6 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("plan models", "./models"),
     ("plan tiny --drafter models", "./models"),
     ("plan tiny --workloads 8", "--workload"),
-    ("plan tiny --compare ''", "--compare"),
     ("plan gpt", "gpt-oss-20b"),
     ("check", "Missing argument 'PAIR'"),
     ("local up tiny --gpus", "add it, or omit --gpus"),
