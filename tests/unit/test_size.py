@@ -11,7 +11,7 @@ BUDGET = {
     "modules": (4_157, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_878, 3_600),
     "vllm": (678, 500),
-    "catalog": (1_986, 1_800),
+    "catalog": (1_978, 1_800),
     "checkpoints": (1_957, 1_550),
     "checks": (2_154, 2_300),
     "fit": (1_708, 1_700),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_969, 5_360),
     "cli": (7_847, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_267, 241
+MOST_LINES, MOST_FILES = 60_259, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
