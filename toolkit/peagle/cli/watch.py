@@ -30,7 +30,7 @@ from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
 from peagle.render import read_plan
 from peagle.render.requests import deploy_command
-from peagle.sandbox.client import sandbox_not_running
+from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 
 
 @command("peagle list --json", name="list")
@@ -42,6 +42,8 @@ def list_deployments(session: Session) -> None:
     deployments. The cost so far is since the endpoint was requested.
     """
     listing = session.listing() if session.is_available else Listing((), ())
+    if not session.is_available and (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
+        raise stopped
     for problem in (*listing.damaged, *listing.unknown):
         view.print_status(f"{problem.message} ({problem.fix})")
     complete = not (listing.unknown or listing.damaged)
@@ -49,10 +51,8 @@ def list_deployments(session: Session) -> None:
     if listing.damaged:
         document["damaged"] = listing.damaged
     view.print_result(document, lambda _: view.print_documents(listing.rows, LISTED))
-    if not session.is_available:
-        view.print_status("The sandbox is not running, so nothing is deployed in it.")
-    elif not listing.rows:
-        view.print_status("No deployments.")
+    if not listing.rows:
+        view.print_status("No deployments." if session.is_available else "No sandbox is running.")
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
