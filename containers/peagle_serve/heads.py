@@ -102,8 +102,7 @@ class HeadConfig(NamedTuple):
 
 
 def read_head(config: Mapping[str, Any]) -> HeadConfig:
-    """The head that ``config`` describes. Its numbers are those that ``wrong_value`` accepts; any
-    other is read as absent."""
+    """The head that ``config`` describes. A number that vLLM could not use is read as absent."""
     invalid = ""
     nested = config.get("transformer_layer_config") or config
     inner: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}

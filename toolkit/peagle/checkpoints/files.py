@@ -21,7 +21,7 @@ from peagle.errors import CheckpointError, DamagedCheckpoint, UserError
 from peagle.text import json_object
 from peagle_serve import checkpoint as parser
 from peagle_serve import json_reader
-from peagle_serve.checkpoint import CONFIG_LIMIT, FIX, LARGEST_INDEX, index_name, wrong_value
+from peagle_serve.checkpoint import CONFIG_LIMIT, LARGEST_INDEX, index_name
 from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 from peagle_serve.json_reader import InvalidJson
 
@@ -43,6 +43,8 @@ def located(location: str) -> Iterator[None]:
         raise type(error)(f"{location}/{error.message}", error.fix, error.code) from error
 
 
+FIX = "correct config.json, or copy it again"
+
 _WEIGHTS_DAMAGED = "weights-damaged"
 """A weights file or its index is truncated, contradicts itself, or names files that are missing.
 
@@ -62,8 +64,6 @@ def parse_config(content: bytes) -> dict[str, Any]:
         raise DamagedCheckpoint(str(error), FIX, code="config-damaged") from error
     if not isinstance(document, dict):
         raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", FIX, code="config-damaged")
-    if problem := wrong_value(document):
-        raise DamagedCheckpoint(f"{CONFIG}: {problem}", FIX, code="config-damaged")
     return document
 
 
