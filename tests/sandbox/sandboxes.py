@@ -21,8 +21,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.aws.client import Aws, Keys, connect
+from peagle.engine.process import EngineProcess, start_time
 from peagle.engine_log import log_text
+from peagle.sandbox import state
 from peagle.sandbox.client import Address, running_sandbox
+from peagle.sandbox.state import EngineKind
 from tests.support import run_in_process
 from tests.unit.containers.weights import safetensors
 
@@ -52,6 +55,14 @@ def fake_engine(folder: Path) -> Path:
     python.write_text(_WRAPPER.format(python=shlex.quote(sys.executable), packages=packages))
     python.chmod(0o755)
     return python
+
+
+def record_daemon(engine: EngineKind = "process") -> None:
+    """Let this process be the running sandbox."""
+    started = start_time(os.getpid())
+    assert started is not None
+    process = EngineProcess(os.getpid(), started, 1, "")
+    state.write_daemon(state.Daemon(process, engine, state.AccessKey.create()))
 
 
 @dataclass(frozen=True)

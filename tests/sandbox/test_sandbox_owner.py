@@ -114,7 +114,7 @@ def test_another_user_reaches_nothing(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_reads_nothing(owned: Sandbox, serving: Account) -> None:
     state = owned.home / "sandbox"
-    for path in (owned.home, state, state / "access-key.json", state / "daemon.log"):
+    for path in (owned.home, state, state / "daemon.json", state / "daemon.log"):
         read: Callable[[Path], object] = os.listdir if path.is_dir() else Path.read_bytes
         assert as_another_user(partial(read, path)).startswith("PermissionError")
     pid = owned.address.pid

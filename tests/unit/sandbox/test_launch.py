@@ -15,7 +15,6 @@ from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
 from peagle.engine.runner import adapt_to_cpu
 from peagle.render.image import serve_digest
-from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.engines import EngineInstance
 from peagle.sandbox.launch import (
@@ -32,7 +31,7 @@ from peagle.sandbox.launch import (
     only_in_image,
     stand_in_for,
 )
-from tests.sandbox.sandboxes import Sandbox, fake_engine
+from tests.sandbox.sandboxes import Sandbox, fake_engine, record_daemon
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
@@ -110,8 +109,7 @@ def image_spec(image: str, pair: str = "", **environment: str) -> LaunchSpec:
 @pytest.fixture
 def with_docker(own_home: Path, docker: FakeDocker) -> FakeDocker:
     """A sandbox that runs engines in containers."""
-    with state.lock():
-        state.write_engine_kind("docker")
+    record_daemon("docker")
     docker.answers("run", out="from the engine")
     docker.answers("rm")
     return docker
@@ -178,7 +176,7 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
     assert only_in_image(image_spec(OWN, **baked), tmp_path) is None
     for image in (gpu, OWN.replace(":1", ":unknown")):
         assert only_in_image(image_spec(image, **baked), tmp_path)
-    state.write_engine_kind("process")
+    record_daemon("process")
     assert only_in_image(image_spec(OWN, **baked), tmp_path) is not None
 
 

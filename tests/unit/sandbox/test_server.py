@@ -17,12 +17,10 @@ from werkzeug.serving import ThreadedWSGIServer as Server
 
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine_log import log_fields, log_text
-from peagle.errors import UserError
 from peagle.sandbox import client, state
 from peagle.sandbox.observability import stock_line
 from peagle.sandbox.server import RequestHandler
 from peagle_serve.logs import Log, Redactor
-from tests.support import raises_code
 
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
@@ -184,20 +182,11 @@ def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, cont
     living = EngineProcess(os.getpid(), started, 1, "")
     (folder / "engines" / f"{living.pid}.json").write_text(json.dumps(asdict(living)))
     others = (f"engines/{living.pid + 1}.json", f"engines/{living.pid + 2}.json")
-    for name in ("daemon.json", "engine", *others):
+    for name in ("daemon.json", *others):
         (folder / name).write_bytes(content)
     assert state.living_engines() == (living,)
     assert client.sandbox_status() == client.Status(False, leftover_engines=1)
     assert state.read_engine_kind() == "process"
-
-
-@pytest.mark.parametrize(
-    "content", [*DAMAGED, '{"id": "ü", "secret": "é"}'.encode()], ids=lambda content: content[:40]
-)
-def test_a_sandbox_without_a_readable_key_is_to_be_restarted(folder: Path, content: bytes) -> None:
-    (folder / "access-key.json").write_bytes(content)
-    with raises_code("sandbox-key", UserError):
-        state.read_access_key()
 
 
 # What the sandbox keeps of an engine's log, and the log of AWS's plain image.

@@ -19,6 +19,7 @@ from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.sagemaker import HANDLERS, SageMakerBackend
 from peagle.sandbox.training import TrainingJob
+from tests.sandbox.sandboxes import record_daemon
 
 pytestmark = pytest.mark.thorough
 
@@ -55,7 +56,7 @@ def backend(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(TrainingJob, "program", (sys.executable, str(program)))
     monkeypatch.setattr("peagle.sandbox.training._POLL_SECONDS", 0.01)
     monkeypatch.setattr(account, "check_role", lambda *_: None)
-    state.write_access_key()
+    record_daemon()
     bucket = s3_backends[ACCOUNT]["aws"]
     bucket.create_bucket(BUCKET, REGION)
     bucket.put_object(BUCKET, "in/conversations.jsonl", b"{}\n")

@@ -28,7 +28,7 @@ from peagle.errors import EngineError, EngineMissing, Fix, NotFound, UserError, 
 from peagle.images.docker import Docker
 from peagle.sandbox import state
 from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
-from peagle.sandbox.state import AccessKey, EngineKind
+from peagle.sandbox.state import AccessKey, Daemon, EngineKind
 from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve import json_reader
 
@@ -145,24 +145,23 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
             if engine == "docker":
                 Docker().check()
             state.sweep()
-            state.write_engine_kind(engine or "process")
-            state.write_access_key()
-            daemon = _start_daemon(port)
-    kind = state.read_engine_kind()
-    differs = f"on port {daemon.port}" if port not in (0, daemon.port) else ""
-    if differs or engine not in (None, kind):
-        message = f"the sandbox is already running {differs or f'with --engine {kind}'}"
+            daemon = _start_daemon(port, engine or "process")
+    running = daemon.process.port
+    differs = f"on port {running}" if port not in (0, running) else ""
+    if differs or engine not in (None, daemon.engine):
+        message = f"the sandbox is already running {differs or f'with --engine {daemon.engine}'}"
         fix = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
         raise UserError(message, fix, "sandbox-running")
     return _address(daemon)
 
 
-def _start_daemon(port: int) -> EngineProcess:
+def _start_daemon(port: int, engine: EngineKind) -> Daemon:
     """Start the daemon, detached from this terminal, and wait until it listens: it reports through
     a pipe. Raises UserError and EngineError."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     argv = [sys.executable, *state.SERVER, "--port", str(port), "--ready", str(writing)]
+    argv += ["--engine", engine]
     environment = {
         **{name: os.environ[name] for name in INHERITED if name in os.environ},
         HOME_VARIABLE: str(home()),
@@ -219,7 +218,7 @@ def stop_sandbox() -> Stopped:
         daemon = state.read_daemon()
         engines = len(state.living_engines())
         if daemon is not None:
-            stop_engine(daemon, _STOP_GRACE_SECONDS)
+            stop_engine(daemon.process, _STOP_GRACE_SECONDS)
         state.sweep()
     return Stopped(daemon is not None, engines)
 
@@ -240,7 +239,8 @@ def sandbox_status() -> Status:
         EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
         for endpoint in answer["endpoints"]
     )
-    return Status(True, _address(daemon).url, daemon.pid, answer["uptime_seconds"], endpoints)
+    uptime = answer["uptime_seconds"]
+    return Status(True, daemon.url, daemon.process.pid, uptime, endpoints)
 
 
 def sandbox_not_running() -> NotFound:
@@ -309,8 +309,8 @@ def set_scaling_speed(speed: float) -> None:
     _control("PUT", "/scaling", {"speed": speed})
 
 
-def _address(daemon: EngineProcess) -> Address:
-    return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
+def _address(daemon: Daemon) -> Address:
+    return Address(daemon.url, daemon.process.pid, daemon.key)
 
 
 def _control(method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
@@ -323,18 +323,18 @@ def _control(method: str, path: str, document: Mapping[str, Any] | None = None) 
 
 
 def _request(
-    daemon: EngineProcess, method: str, path: str, document: Mapping[str, Any] | None = None
+    daemon: Daemon, method: str, path: str, document: Mapping[str, Any] | None = None
 ) -> Any:
     """The daemon's answer; ``None`` when its process ends instead of answering."""
-    key = state.read_access_key()
-    connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
+    port = daemon.process.port
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_RESPONSE_SECONDS)
     try:
-        headers = {"Authorization": key.authorization}
+        headers = {"Authorization": daemon.key.authorization}
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document or {}), headers)
         response = connection.getresponse()
         body = json_reader.read(response.read(json_reader.LIMIT + 1), "its answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
-        if wait_for_end(daemon, _ENDING_SECONDS):
+        if wait_for_end(daemon.process, _ENDING_SECONDS):
             return None
         fix = Fix("stop it", ("peagle", "sandbox", "stop"))
         raise EngineError(

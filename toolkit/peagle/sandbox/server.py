@@ -58,8 +58,7 @@ from peagle.sandbox.requests import (
     request_body,
 )
 from peagle.sandbox.sagemaker import all_endpoints
-from peagle.sandbox.state import AccessKey
-from peagle.store import write_json
+from peagle.sandbox.state import AccessKey, Daemon
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 
@@ -333,6 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
     parser.add_argument("--port", type=int, required=True, help="0: any free one")
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
+    parser.add_argument("--engine", required=True, help="how engines run: process or docker")
     options = parser.parse_args()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -342,14 +342,16 @@ def main() -> None:
             _report(options.ready, f"port {options.port} cannot be used: {error.strerror}")
             return
         listener.listen(128)
-        server = _server(listener)
+        key = AccessKey.create()
+        server = _server(listener, key)
         port = listener.getsockname()[1]
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     started = start_time(os.getpid())
     assert started is not None
-    daemon = EngineProcess(os.getpid(), started, port, str(state.log_file()))
-    write_json(state.folder() / "daemon.json", asdict(daemon))
+    process = EngineProcess(os.getpid(), started, port, str(state.log_file()))
+    daemon = Daemon(process, options.engine, key)
+    state.write_daemon(daemon)
     scaling.start()
     observability.start_sampling(sagemaker.requests_in_progress)
     if not _report(options.ready, "ready"):
@@ -372,7 +374,7 @@ def main() -> None:
         state.sweep()
 
 
-def _server(listener: socket.socket) -> BaseWSGIServer:
+def _server(listener: socket.socket, key: AccessKey) -> BaseWSGIServer:
     for module in (account, observability, sagemaker):
         module.install()
     account.create_role()
@@ -380,7 +382,7 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     # For every request moto lists its own folder, and tries the patterns of all services.
     moto.get_backend_for_host = functools.lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
-    app = create_app(moto, state.read_access_key())
+    app = create_app(moto, key)
     return ThreadedWSGIServer(host, port, app, RequestHandler, fd=listener.fileno())
 
 

@@ -2,9 +2,7 @@
 
     $PEAGLE_HOME/sandbox/
         lock                      held while the sandbox is started or stopped
-        daemon.json               the running daemon
-        access-key.json           its access key, for this user only
-        engine                    how engines run: process or docker
+        daemon.json               the running daemon, its engines and its access key, for this user
         daemon.log                one line per AWS call
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine, or of a training job
@@ -16,32 +14,29 @@ unreadable file counts as a missing one.
 from __future__ import annotations
 
 import functools
-import json
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
-
-from pydantic import TypeAdapter
+from typing import Literal, TypeVar
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.errors import Fix, UserError
-from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
+from peagle.engine.process import LOOPBACK, EngineProcess, is_alive, stop_engine
+from peagle.errors import UserError
+from peagle.store import SANDBOX, home, locked, read_record, write_json
 
 SERVER = ("-m", "peagle.sandbox.server")
 """The daemon's command line, after Python."""
 
 EngineKind = Literal["process", "docker"]
 
+Record = TypeVar("Record")
+
 ENGINE_GRACE_SECONDS = 5.0
 """Seconds that an engine has to end before it is killed; it has no state worth keeping."""
-
-_PROCESS = TypeAdapter(EngineProcess)
 
 
 @functools.cache
@@ -88,12 +83,6 @@ def writing() -> Iterator[None]:
         raise UserError(message, fix, "home-not-writable") from error
 
 
-def read_daemon() -> EngineProcess | None:
-    """The running daemon; ``None`` when none runs."""
-    daemon = _read(folder() / "daemon.json")
-    return daemon if daemon and is_alive(daemon) else None
-
-
 @dataclass(frozen=True)
 class AccessKey:
     """The key that a sandbox accepts; a new one for every start. Its id alone identifies the owner,
@@ -102,40 +91,43 @@ class AccessKey:
     id: str = field(repr=False)
     secret: str = field(repr=False)
 
+    @classmethod
+    def create(cls) -> AccessKey:
+        return cls(f"PEAGLE{secrets.token_hex(16).upper()}", secrets.token_hex(20))
+
     @property
     def authorization(self) -> str:
         """The Authorization header of the sandbox's own requests."""
         return f"Peagle {self.secret}"
 
 
-def write_access_key() -> None:
-    """Make the key of a sandbox that is about to start."""
-    key = AccessKey(f"PEAGLE{secrets.token_hex(16).upper()}", secrets.token_hex(20))
-    write_json(folder() / "access-key.json", asdict(key))
+@dataclass(frozen=True)
+class Daemon:
+    """The daemon's process, how it runs engines, and the key that it accepts."""
+
+    process: EngineProcess
+    engine: EngineKind
+    key: AccessKey
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.process.port}"
 
 
-def read_access_key() -> AccessKey:
-    """The running sandbox's key. Raises UserError when its file is missing or damaged."""
-    try:
-        key = AccessKey(**read_json(folder() / "access-key.json"))
-        f"{key.id}{key.secret}".encode("ascii")
-        return key
-    except (TypeError, ValueError, AttributeError) as error:
-        fix = Fix("restart it", ("peagle", "sandbox", "stop"))
-        raise UserError("the sandbox's access key is missing", fix, "sandbox-key") from error
+def write_daemon(daemon: Daemon) -> None:
+    write_json(folder() / "daemon.json", asdict(daemon))
 
 
-def write_engine_kind(kind: EngineKind) -> None:
-    write_file(folder() / "engine", kind.encode())
+def read_daemon() -> Daemon | None:
+    """The running daemon; ``None`` when none runs."""
+    daemon = _read(folder() / "daemon.json", Daemon)
+    return daemon if daemon and is_alive(daemon.process) else None
 
 
 def read_engine_kind() -> EngineKind:
-    """How engines run in the sandbox that was started last."""
-    try:
-        is_docker = (folder() / "engine").read_bytes() == b"docker"
-    except FileNotFoundError:
-        return "process"
-    return "docker" if is_docker else "process"
+    """How engines run in the running sandbox, and in the next one without a choice."""
+    daemon = read_daemon()
+    return daemon.engine if daemon else "process"
 
 
 def register_engine(process: EngineProcess) -> None:
@@ -153,7 +145,8 @@ def _records() -> list[Path]:
 
 def living_engines() -> tuple[EngineProcess, ...]:
     """The engines that run."""
-    return tuple(engine for engine in map(_read, _records()) if engine and is_alive(engine))
+    engines = (_read(record, EngineProcess) for record in _records())
+    return tuple(engine for engine in engines if engine and is_alive(engine))
 
 
 def sweep() -> None:
@@ -161,19 +154,17 @@ def sweep() -> None:
     deployments and cached prices and quotas go too: what they describe existed only in the
     sandbox's memory."""
     for record in _records():
-        if process := _read(record):
+        if process := _read(record, EngineProcess):
             stop_engine(process, ENGINE_GRACE_SECONDS)
         record.unlink(missing_ok=True)
-    for name in ("daemon.json", "access-key.json", "engine"):
-        (folder() / name).unlink(missing_ok=True)
+    (folder() / "daemon.json").unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
 
 
-def _read(file: Path) -> EngineProcess | None:
+def _read(file: Path, shape: type[Record]) -> Record | None:
     """``None`` also for a file that is damaged, or that another version of the toolkit wrote."""
     try:
-        process = _PROCESS.validate_json(json.dumps(read_json(file)), strict=True)
-    except (OSError, ValueError):
+        return read_record(file, shape, "")
+    except UserError:
         return None
-    return process if 1 < process.pid < 1 << 22 else None  # the kernel's largest limit

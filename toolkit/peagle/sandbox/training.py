@@ -28,7 +28,7 @@ import psutil
 from moto.core.utils import utcnow
 from moto.sagemaker.exceptions import ValidationError
 
-from peagle.engine.process import LOOPBACK, EngineProcess, drain_engine, start_program, stop_engine
+from peagle.engine.process import EngineProcess, drain_engine, start_program, stop_engine
 from peagle.errors import PeagleError
 from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.s3uri import S3Uri
@@ -214,8 +214,9 @@ class TrainingJob:
     def _start(self) -> EngineProcess:
         specification = self.parameters["AlgorithmSpecification"]
         words = specification["ContainerEntrypoint"][1:] + specification["ContainerArguments"]
-        daemon, key = state.read_daemon(), state.read_access_key()
-        address = Address(f"http://{LOOPBACK}:{daemon.port if daemon else 0}", 0, key)
+        daemon = state.read_daemon()
+        assert daemon is not None, "it runs this job"
+        address = Address(daemon.url, 0, daemon.key)
         environment = {
             **{name: os.environ[name] for name in INHERITED if name in os.environ},
             **address.environment(self.region),
