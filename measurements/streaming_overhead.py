@@ -50,9 +50,10 @@ def main() -> None:
 def _paths() -> dict[str, Callable[[], float]]:
     """Three paths to the same engine; each function gives the milliseconds to the first byte."""
     from peagle.aws.client import Keys, connect
-    from peagle.sandbox.client import running_sandbox, sandbox_status
+    from peagle.sandbox.client import sandbox_status
+    from peagle.sandbox.state import read_daemon
 
-    address = running_sandbox()
+    address = read_daemon()
     assert address is not None
     (engine,) = sandbox_status().endpoints
     aws = connect(

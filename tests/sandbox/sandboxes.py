@@ -24,8 +24,7 @@ from peagle.aws.client import Aws, Keys, connect
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine_log import log_text
 from peagle.sandbox import state
-from peagle.sandbox.client import Address, running_sandbox
-from peagle.sandbox.state import EngineKind
+from peagle.sandbox.state import Daemon, EngineKind, read_daemon
 from tests.support import run_in_process
 from tests.unit.containers.weights import safetensors
 
@@ -117,10 +116,10 @@ class Sandbox:
             return json.load(answer)
 
     @property
-    def address(self) -> Address:
+    def address(self) -> Daemon:
         """The running sandbox's address and key."""
         with self.at_home():
-            sandbox = running_sandbox()
+            sandbox = read_daemon()
         assert sandbox is not None
         return sandbox
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from peagle.deploy.status import DeploymentStatus, Listing
     from peagle.engine.state import LocalEngine
     from peagle.planning.plan import Plan
-    from peagle.sandbox.client import Address
+    from peagle.sandbox.state import Daemon
 
 T = TypeVar("T")
 Say = Callable[[str], object]
@@ -147,12 +147,11 @@ class Account:
         region = region or self.region or default_region()
         if not self.sandbox:
             return connect(region, self.profile)
-        address = _running_sandbox()
-        if address is None:
+        daemon = _running_sandbox()
+        if daemon is None:
             raise sandbox_not_running()
-        variables = address.environment(region)
-        keys = Keys(variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"])
-        return connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
+        keys = Keys(daemon.key.id, daemon.key.secret)
+        return connect(region, endpoint_url=daemon.url, keys=keys, scope=SANDBOX)
 
     def names_deployment(self, name: str) -> bool:
         """Whether ``name`` is a deployment's and no local engine's: what chooses an account or a
@@ -352,23 +351,23 @@ class DeploymentChange:
         return deployment_status(self.aws, self.record)
 
 
-def _running_sandbox() -> Address | None:
-    from peagle.sandbox.client import running_sandbox
+def _running_sandbox() -> Daemon | None:
+    from peagle.sandbox.state import read_daemon
 
-    return running_sandbox()
+    return read_daemon()
 
 
 def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
     """Whether AWS clients reach the running sandbox, as after ``peagle sandbox env``."""
     url = environment.get("AWS_ENDPOINT_URL")
-    address = _running_sandbox() if url else None
-    if address is None:
+    daemon = _running_sandbox() if url else None
+    if daemon is None:
         return False
     from peagle.aws.errors import LOOPBACK_HOSTS
 
     with suppress(ValueError):
         endpoint = urlsplit(url)
-        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == urlsplit(address.url).port
+        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == urlsplit(daemon.url).port
     return False
 
 

@@ -13,7 +13,6 @@ from peagle.deploy import records
 from peagle.deploy.context import Progress
 from peagle.engine.state import log_of
 from peagle.errors import NotFound, UserError
-from peagle.sandbox import client
 from peagle.store import SANDBOX
 from tests.support import raises_code
 from tests.unit.aws.network import denied
@@ -34,7 +33,7 @@ def world(plain_writes: None, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def the_sandbox_runs(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
     address = SimpleNamespace(url=url) if url else None
-    monkeypatch.setattr(client, "running_sandbox", lambda: address)
+    monkeypatch.setattr("peagle.sandbox.state.read_daemon", lambda: address)
 
 
 @pytest.mark.parametrize(("chosen", "running", "leads"), [

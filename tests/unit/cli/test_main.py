@@ -104,7 +104,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
 
     ran: list[str] = []
     monkeypatch.setattr(
-        "peagle.sandbox.client.running_sandbox", lambda: object() if started_before else None
+        "peagle.sandbox.state.read_daemon", lambda: object() if started_before else None
     )
     monkeypatch.setattr(demo, "_run", lambda *words, check=True: ran.append(" ".join(words[:2])))
     demo.demo.main([], standalone_mode=False)

@@ -48,7 +48,7 @@ from peagle.render.image import RuntimeKind, is_own_image
 from peagle.render.requests import pair_arguments
 from peagle.sandbox import client
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS
-from peagle.sandbox.state import EngineKind
+from peagle.sandbox.state import EngineKind, read_daemon
 from peagle.store import write_output
 from peagle.text import format_duration, format_rate, format_size, plain
 
@@ -310,9 +310,9 @@ def start(port: int, engine: EngineKind | None) -> None:
     With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
     image, else the newest CPU image.
     """
-    address = client.start_sandbox(port, engine)
-    view.print_json({"url": address.url, "pid": address.pid})
-    view.print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
+    daemon = client.start_sandbox(port, engine)
+    view.print_json({"url": daemon.url, "pid": daemon.pid})
+    view.print_line(f"The sandbox is running at {daemon.url} (process {daemon.pid}).")
     environment = command_text(("peagle", "sandbox", "env"))
     deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
     view.print_text(f'To use it in this shell:  eval "$({environment})"')
@@ -338,10 +338,10 @@ def env(region: str) -> None:
 
     Fails if the sandbox is not running.
     """
-    address = client.running_sandbox()
-    if address is None:
+    daemon = read_daemon()
+    if daemon is None:
         raise client.sandbox_not_running()
-    variables = address.environment(region)
+    variables = daemon.environment(region)
     if any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in os.environ):
         excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         variables["NO_PROXY"] = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK

@@ -112,9 +112,9 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
     serves the tiny pair with the settings of its plan. A sandbox that is already running is used
     and kept.
     """
-    from peagle.sandbox.client import running_sandbox
+    from peagle.sandbox.state import read_daemon
 
-    was_running = running_sandbox() is not None
+    was_running = read_daemon() is not None
     _run("plan", pair, "--name", NAME)
     try:
         _run("deploy", pair, "--name", NAME, "--sandbox", "--yes")

@@ -24,12 +24,12 @@ from peagle.engine.process import (
     stop_engine,
     wait_for_end,
 )
-from peagle.errors import EngineError, EngineMissing, Fix, NotFound, UserError, parsing
+from peagle.errors import EngineError, Fix, NotFound, UserError, parsing
 from peagle.images.docker import Docker
 from peagle.sandbox import state
 from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
-from peagle.sandbox.state import AccessKey, Daemon, EngineKind
-from peagle.store import HOME_VARIABLE, home, private_folder
+from peagle.sandbox.state import Daemon, EngineKind
+from peagle.store import HOME_VARIABLE, home
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
@@ -58,32 +58,10 @@ for moto."""
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
-_LARGEST_LOG = 10_000_000
-"""Bytes of the log at which a start begins another one."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """The address and the process of the running sandbox, and the key that it accepts."""
-
-    url: str
-    pid: int
-    key: AccessKey
-
-    def environment(self, region: str = "us-east-1") -> dict[str, str]:
-        """Variables with which boto3, the AWS CLI and Terraform use only the sandbox."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": self.key.id,
-            "AWS_SECRET_ACCESS_KEY": self.key.secret,
-            "AWS_DEFAULT_REGION": region,
-            "AWS_REGION": region,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
 
 
 def conflicting_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that would override those of ``Address.environment``: some whether or not they are
+    """Variables that would override those of ``Daemon.environment``: some whether or not they are
     set, and of ``environment`` the addresses of single services (other names, which no shell can
     unset, are no service's)."""
     of_a_service = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII).fullmatch
@@ -131,8 +109,8 @@ class Stopped:
     engines: int
 
 
-def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
-    """Start the sandbox unless it is running, on a free port for 0; return its address. Raises
+def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Daemon:
+    """Start the sandbox unless it is running, on a free port for 0; return it. Raises
     UserError when moto is missing, the port is in use or another sandbox runs, and EngineError."""
     with state.lock():
         daemon = state.read_daemon()
@@ -152,7 +130,7 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
         message = f"the sandbox is already running {differs or f'with --engine {daemon.engine}'}"
         fix = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
         raise UserError(message, fix, "sandbox-running")
-    return _address(daemon)
+    return daemon
 
 
 def _start_daemon(port: int, engine: EngineKind) -> Daemon:
@@ -180,8 +158,6 @@ def _start_daemon(port: int, engine: EngineKind) -> Daemon:
     }
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = str(state.log_file())
-    if state.log_file().is_file() and state.log_file().stat().st_size > _LARGEST_LOG:
-        state.log_file().unlink()
     try:
         pid = os.posix_spawn(
             argv[0],
@@ -223,12 +199,6 @@ def stop_sandbox() -> Stopped:
     return Stopped(daemon is not None, engines)
 
 
-def running_sandbox() -> Address | None:
-    """The sandbox's address; ``None`` if it is not running."""
-    daemon = state.read_daemon()
-    return _address(daemon) if daemon else None
-
-
 def sandbox_status() -> Status:
     """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
     daemon = state.read_daemon()
@@ -240,7 +210,7 @@ def sandbox_status() -> Status:
         for endpoint in answer["endpoints"]
     )
     uptime = answer["uptime_seconds"]
-    return Status(True, daemon.url, daemon.process.pid, uptime, endpoints)
+    return Status(True, daemon.url, daemon.pid, uptime, endpoints)
 
 
 def sandbox_not_running() -> NotFound:
@@ -254,13 +224,8 @@ def sandbox_not_running() -> NotFound:
 
 def check_sandbox_engine(compiles: bool = False) -> None:
     """Raise EngineMissing without the sandbox's engine, and UserError where it ``compiles`` without
-    a C++ compiler, or where nothing can be installed."""
-    try:
-        engine = find_engine(state.engine_version())
-    except EngineMissing:
-        with state.writing():
-            private_folder(home())
-        raise
+    a C++ compiler."""
+    engine = find_engine(state.engine_version())
     if compiles and state.read_engine_kind() == "process":
         check_compiler(engine.python)
 
@@ -307,10 +272,6 @@ def clear_faults(operation: str | None = None) -> int:
 def set_scaling_speed(speed: float) -> None:
     """Let the times of automatic scaling pass ``speed`` times as fast: 1 to 1000."""
     _control("PUT", "/scaling", {"speed": speed})
-
-
-def _address(daemon: Daemon) -> Address:
-    return Address(daemon.url, daemon.process.pid, daemon.key)
 
 
 def _control(method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:

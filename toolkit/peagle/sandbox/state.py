@@ -67,20 +67,13 @@ def lock() -> Iterator[None]:
     """Hold the lock for starting and stopping the sandbox. Raises UserError when the folder is not
     writable."""
     with ExitStack() as stack:
-        with writing():
+        try:
             stack.enter_context(locked(folder() / "lock"))
+        except OSError as error:
+            message = f"cannot write to {folder()}: {error.strerror}"
+            fix = "set PEAGLE_HOME to a writable folder"
+            raise UserError(message, fix, "home-not-writable") from error
         yield
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Raise UserError where the block cannot write below $PEAGLE_HOME."""
-    try:
-        yield
-    except OSError as error:
-        message = f"cannot write to {folder()}: {error.strerror}"
-        fix = "set PEAGLE_HOME to a writable folder"
-        raise UserError(message, fix, "home-not-writable") from error
 
 
 @dataclass(frozen=True)
@@ -112,6 +105,21 @@ class Daemon:
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.process.port}"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def environment(self, region: str = "us-east-1") -> dict[str, str]:
+        """Variables with which boto3, the AWS CLI and Terraform use only the sandbox."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": self.key.id,
+            "AWS_SECRET_ACCESS_KEY": self.key.secret,
+            "AWS_DEFAULT_REGION": region,
+            "AWS_REGION": region,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
 
 
 def write_daemon(daemon: Daemon) -> None:

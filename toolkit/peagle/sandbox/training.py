@@ -33,7 +33,7 @@ from peagle.errors import PeagleError
 from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.s3uri import S3Uri
 from peagle.sandbox import account, state
-from peagle.sandbox.client import INHERITED, Address
+from peagle.sandbox.client import INHERITED
 from peagle.sandbox.faults import AT_START, FAULTS, INTERRUPTION, Fault
 from peagle.sandbox.launch import put_object, save_objects
 from peagle.sandbox.observability import LogTail
@@ -216,10 +216,9 @@ class TrainingJob:
         words = specification["ContainerEntrypoint"][1:] + specification["ContainerArguments"]
         daemon = state.read_daemon()
         assert daemon is not None, "it runs this job"
-        address = Address(daemon.url, 0, daemon.key)
         environment = {
             **{name: os.environ[name] for name in INHERITED if name in os.environ},
-            **address.environment(self.region),
+            **daemon.environment(self.region),
             HOME_VARIABLE: str(home()),
             ROOT_VARIABLE: str(self._ml_root),
             "TRAINING_JOB_NAME": self.name,
