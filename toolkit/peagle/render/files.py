@@ -149,28 +149,7 @@ def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> Rende
                  for name, value in keys.items()}  # fmt: skip
         shown = yaml.safe_dump(plain, sort_keys=False)
         text += f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{shown}```\n"
-    return text_file("README.md", text + _unpinned(plan))
-
-
-_PIN = {
-    "head": "render again with `--drafter ID@COMMIT`.",
-    "target": "name it `ID@COMMIT`, and render again.",
-    "image": "`peagle catalog refresh --digests` finds its digest; or give `--image IMAGE@DIGEST`.",
-}
-
-
-def _unpinned(plan: Plan) -> str:
-    """How to pin the commits and the digest that the plan does not know; empty if it knows all."""
-    lines = [
-        f"- The {part} {sanitize(model.id)} is that of the branch "
-        f"`{sanitize(model.weights.revision or 'main')}`: {_PIN[part]}"
-        for part, model in (("target", plan.target), ("head", plan.drafter))
-        if model and model.weights and model.weights.kind == "hub"
-        and not re.fullmatch("[0-9a-f]{40}", model.weights.revision or "")
-    ]  # fmt: skip
-    if "@sha256:" not in plan.runtime.image:
-        lines.append(f"- The image is named by its tag: {_PIN['image']}")
-    return "\n".join(["", "## Not pinned", "", *lines, ""]) if lines else ""
+    return text_file("README.md", text)
 
 
 def request_example(plan: Plan, **more: str) -> str:
