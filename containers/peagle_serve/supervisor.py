@@ -19,7 +19,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,10 @@ class Supervisor:
         log: Log,
         settings: Settings,
     ) -> None:
-        self._argv, self._environment = argv, environment
-        self._log = log
-        self._settings = settings
-        self._signals = 0
+        self.argv, self.environment = argv, environment
+        self.log, self.settings = log, settings
+        self.signals = 0
+        """How many have asked for the end."""
         self._restarts: deque[float] = deque()
 
     def run(self) -> int:
@@ -76,7 +76,7 @@ class Supervisor:
             signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
             def count(number: int, frame: FrameType | None) -> None:
-                self._signals += 1
+                self.signals += 1
 
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, count)
@@ -95,11 +95,9 @@ class Supervisor:
 
     def _keep_running(self, selector: selectors.BaseSelector) -> int:
         while True:
-            self._log.stage = STARTING
+            self.log.stage = STARTING
             try:
-                engine = Engine(
-                    self._argv, self._environment, self._log, self._settings, lambda: self._signals
-                )
+                engine = Engine(self)
             except OSError as error:
                 message = f"cannot start the engine: {error}"
                 return self._report_end(message, str(error), "rebuild the image", "image")
@@ -107,22 +105,22 @@ class Supervisor:
                 engine.run_until_end(selector)
             finally:
                 engine.close()
-            if self._signals:
-                self._log.stage = ENDED
-                self._log.info("ended after a signal", event="ended", exit_code=0)
+            if self.signals:
+                self.log.stage = ENDED
+                self.log.info("ended after a signal", event="ended", exit_code=0)
                 return 0
             code, crash = engine.exit_status or 1, engine.crash()
             now = time.monotonic()
             while self._restarts and now - self._restarts[0] > _RESTART_WINDOW_SECONDS:
                 self._restarts.popleft()
-            limit = self._settings.restarts
+            limit = self.settings.restarts
             # An engine that was never healthy would fail again.
             if not engine.was_healthy or len(self._restarts) >= limit:
                 message = f"the engine exited: {crash.line}"
                 return self._report_end(message, *crash[:3], code, crash.command)
             self._restarts.append(now)
             count = len(self._restarts)
-            self._log.warning(
+            self.log.warning(
                 f"restarting the engine ({count} of {limit} in an hour), which exited: "
                 f"{crash.line}",
                 event="restart", reason=crash.line, cause=crash.cause, exit_code=code,
@@ -134,8 +132,8 @@ class Supervisor:
         command: Sequence[str] = (),
     ) -> int:  # fmt: skip
         """Write the last line of the log. Returns the exit code."""
-        self._log.stage = ENDED
-        self._log.error(
+        self.log.stage = ENDED
+        self.log.error(
             message, fix, event="crash", reason=reason, cause=cause, exit_code=code,
             restarts=len(self._restarts), **({"command": list(command)} if command else {}),
         )  # fmt: skip
@@ -143,20 +141,13 @@ class Supervisor:
 
 
 class Engine:
-    """A running engine, in its own process group. ``signals``: how many have asked for its end."""
+    """A running engine of the supervisor, in its own process group."""
 
-    def __init__(
-        self,
-        argv: Sequence[bytes],
-        environment: Mapping[bytes, bytes],
-        log: Log,
-        settings: Settings,
-        signals: Callable[[], int],
-    ) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self.was_healthy = False
         self.exit_status: int | None = None
         """Once it has ended; 128 plus the number of the signal that killed it."""
-        self._log, self._settings, self._signals = log, settings, signals
+        self._supervisor, self._log = supervisor, supervisor.log
         self._handled = 0
         """Signals that were acted on."""
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -177,9 +168,9 @@ class Engine:
         }
         try:
             self._pid = os.posix_spawn(
-                argv[0],
-                list(argv),
-                {**environment, **ours},
+                supervisor.argv[0],
+                list(supervisor.argv),
+                {**supervisor.environment, **ours},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, writing, 1),
@@ -296,7 +287,7 @@ class Engine:
 
     def _handle_signals(self) -> None:
         """Drain after the first signal; stop at once after another."""
-        signals = self._signals()
+        signals = self._supervisor.signals
         if signals == self._handled or self.exit_status is not None:
             return
         drains, self._handled = self._handled == 0 and self._can_drain, signals
@@ -308,7 +299,7 @@ class Engine:
         if not drains:
             self._stop()
             return
-        seconds = self._settings.drain_seconds
+        seconds = self._supervisor.settings.drain_seconds
         self._log.info(
             f"shutting down: draining for up to {seconds} s; new requests get 503",
             event="drain",

@@ -58,7 +58,6 @@ def test_the_request_says_what_is_launched() -> None:
         ModelData("s3://b/p/", PurePosixPath("additional-model-data-sources/drafter")),
     )
     assert (launched.pair, launched.count, launched.startup_seconds) == ("a/b+c", 4, 600)
-    assert launched.limitations == ("the sandbox runs 4 of 7 instances",)
 
 
 @pytest.mark.parametrize(("image", "plain", "vllm"), [

@@ -203,8 +203,6 @@ def written_by_ours(line: str) -> str:
 
 @pytest.mark.parametrize("line", [
     "(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:120] SpecDecoding metrics: Mean ...",
-    'INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK',
-    '(APIServer pid=7) INFO:     127.0.0.1:5000 - "POST /invocations HTTP/1.1" 200 OK',
     "Traceback (most recent call last):",
     "ValueError: the head does not belong to this target",
 ])  # fmt: skip

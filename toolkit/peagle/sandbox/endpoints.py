@@ -65,14 +65,6 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def check_rollout(config: Mapping[str, Any] | None, region: str) -> None:
-    """Raise ValidationError, in our words, for alarms that do not exist."""
-    names = alarm_names(config)
-    if unknown := set(names).difference(alarm.name for alarm in find_alarms(region, names)):
-        message = f"The following CloudWatch alarms do not exist: {', '.join(sorted(unknown))}."
-        raise ValidationError(message)
-
-
 class Serving:
     """What an endpoint and an inference component have in common: a status, the engines that serve,
     and those that an update starts beside them."""

@@ -82,7 +82,6 @@ class EngineInstance:
         launched. Raises LaunchFailed; then nothing is left running."""
         try:
             self._tail.start()
-            self._write(*self.spec.limitations)
             for data in self.spec.model_data:
                 download(data, self._ml_root, self.spec.region)
             environment = self._choose_environment()

@@ -78,10 +78,9 @@ class ModelData:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """An engine to launch. ``limitations``: what the sandbox ignores of the request; ``vllm``: the
-    version that the image names; ``pair``: the model's pair tag; ``count``: engines to start;
-    ``plain``: AWS's own image, without the toolkit's entrypoint; ``component``: whose copies these
-    are; ``capture``: the endpoint's DataCaptureConfig."""
+    """An engine to launch. ``vllm``: the version that the image names; ``pair``: the model's pair
+    tag; ``count``: engines to start; ``plain``: AWS's own image, without the toolkit's entrypoint;
+    ``component``: whose copies these are; ``capture``: the endpoint's DataCaptureConfig."""
 
     region: str
     endpoint: str
@@ -89,7 +88,6 @@ class LaunchSpec:
     environment: Mapping[str, str]
     model_data: tuple[ModelData, ...]
     startup_seconds: int
-    limitations: tuple[str, ...] = ()
     vllm: str | None = None
     image: str = ""
     pair: str = ""
@@ -115,9 +113,6 @@ def launch_spec(
     of_digest = {runtime.digest: runtime.vllm for runtime in runtimes.runtimes if runtime.digest}
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     instances = int(variant.get("InitialInstanceCount") or 1)
-    limitations = []
-    if instances > MAX_ENGINES:
-        limitations.append(f"the sandbox runs {MAX_ENGINES} of {instances} instances")
     return LaunchSpec(
         region=region,
         endpoint=endpoint,
@@ -125,7 +120,6 @@ def launch_spec(
         environment=dict(container.get("Environment") or {}),
         model_data=tuple(model_data(container)),
         startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
-        limitations=tuple(limitations),
         vllm=tagged[1] if tagged else of_digest.get(image.partition("@")[2]),
         image=image,
         pair=next((tag["Value"] for tag in tags if tag["Key"] == PAIR_TAG), ""),

@@ -35,9 +35,6 @@ _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
 
-_REQUEST = re.compile(r'[\d.]+:\d+ - "')
-"""The start of uvicorn's line about a request, which has its own form."""
-
 
 @dataclass(frozen=True)
 class MetricSource:
@@ -130,8 +127,7 @@ def stock_line(line: str) -> str:
     message, level = str(fields.get("message", "")), fields.get("level", "INFO")
     process = f"({fields['process']}) " if "process" in fields else ""
     if "place" not in fields:
-        server = f"{level}:     " if _REQUEST.match(message) else ""
-        return f"{process}{server}{message}"
+        return f"{process}{message}"
     when = str(fields["time"])
     place = f"{level} {when[5:7]}-{when[8:10]} {when[11:19]} [{fields['place']}]"
     return f"{process}{place} {message}"

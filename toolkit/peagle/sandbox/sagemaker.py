@@ -29,7 +29,6 @@ from peagle.sandbox.endpoints import (
     SandboxEndpoint,
     Serving,
     Variants,
-    check_rollout,
     count_instances,
 )
 from peagle.sandbox.launch import LaunchSpec, launch_spec
@@ -132,13 +131,9 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            self.check_model(parameters)
+            account.check_model(parameters, self.region_name)
             self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
             return self._models[name]
-
-    def check_model(self, parameters: Parameters) -> None:
-        """Raise AWS's error for what the model needs and the account does not have."""
-        account.check_model(parameters, self.region_name)
 
     def describe_model(self, model_name: str) -> SandboxModel:
         return self._find(MODEL, self._models, model_name)
@@ -192,7 +187,6 @@ class SageMakerBackend(SageMakerModelBackend):
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
             specs = self._admit(endpoint.endpoint_name, config, variants)
             deployment_config = parameters.get("DeploymentConfig")
-            check_rollout(deployment_config, self.region_name)
             endpoint.begin_serving(specs, deployment_config, config, variants)
             return endpoint
 
@@ -263,7 +257,6 @@ class SageMakerBackend(SageMakerModelBackend):
                 component.begin_scaling(changed)
                 return component
             spec, config = self._copy_spec(changed), parameters.get("DeploymentConfig")
-            check_rollout(config, self.region_name)
             component.begin_serving(spec, changed, config)
             return component
 

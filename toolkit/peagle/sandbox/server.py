@@ -238,8 +238,7 @@ def _control(method: str, path: str, document: Mapping[str, Any]) -> dict[str, A
         case "DELETE", "/faults":
             return {"removed": FAULTS.clear(**document)}
         case "PUT", "/clock":
-            ahead = scaling.CLOCK.advance(**document)
-            return {"seconds_ahead": ahead, "fired": scaling.fire_due(scaling.CLOCK.now())}
+            return {"fired": scaling.advance(**document)}
         case _:
             return None
     return {}

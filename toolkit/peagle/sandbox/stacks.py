@@ -24,8 +24,7 @@ from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
 from peagle.request_validation import service_model
-from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
-from peagle.sandbox.observability import find_alarms
+from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint
 from peagle.sandbox.requests import problems_text
 from peagle.sandbox.sagemaker import find_backend
 
@@ -245,15 +244,10 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         cls, original_resource: SandboxEndpoint, new_resource_name: str,
         cloudformation_json: Document, account_id: str, region_name: str,
     ) -> SandboxEndpoint:  # fmt: skip
-        """Begin to give it another configuration. Alarms that do not exist, such as those of the
-        stack itself, do not watch the update."""
+        """Begin to give it another configuration."""
         name, backend = original_resource.endpoint_name, find_backend(region_name)
         parameters = cls.parameters(name, cloudformation_json, "Update")
         parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
-        deployment_config = parameters.get("DeploymentConfig") or {}
-        names = alarm_names(deployment_config)
-        if len(find_alarms(region_name, names)) < len(names):
-            del deployment_config["AutoRollbackConfiguration"]["Alarms"]
         if parameters["EndpointConfigName"] != original_resource.endpoint_config_name:
             backend.update_endpoint(parameters)
         backend.add_tags(original_resource.arn, tags)
