@@ -131,9 +131,13 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            account.check_model(parameters, self.region_name)
+            self.check_model(parameters)
             self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
             return self._models[name]
+
+    def check_model(self, parameters: Parameters) -> None:
+        """Raise AWS's error for what the model needs and the account does not have."""
+        account.check_model(parameters, self.region_name)
 
     def describe_model(self, model_name: str) -> SandboxModel:
         return self._find(MODEL, self._models, model_name)
