@@ -101,11 +101,6 @@ _NESTED = (
 )  # fmt: skip
 """Keys of the decoder's config in the config of a larger model."""
 
-_PER_LAYER = (
-    "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
-)  # fmt: skip
-"""Keys that may have a list with a number per layer, such as Gemma 3n's."""
-
 _DEFAULT_POSITIONS = 2048
 """Positions where config.json states none (vLLM's default, config/model.py)."""
 
@@ -356,7 +351,7 @@ def _with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     stated["model_type"] = str(text.get("model_type") or kind)
     if kind in _UNGATED and type(hidden := stated.get("hidden_size")) is int:
         stated.setdefault("intermediate_size", 4 * hidden)
-    for key in _PER_LAYER:
+    for key in ("intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok"):
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)

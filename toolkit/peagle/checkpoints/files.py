@@ -43,7 +43,7 @@ def located(location: str) -> Iterator[None]:
         raise type(error)(f"{location}/{error.message}", error.fix, error.code) from error
 
 
-FIX = "correct config.json, or copy it again"
+_FIX = "correct config.json, or copy it again"
 
 _WEIGHTS_DAMAGED = "weights-damaged"
 """A weights file or its index is truncated, contradicts itself, or names files that are missing.
@@ -53,17 +53,14 @@ Fix: copy the weights again
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """The object in config.json. Raises DamagedCheckpoint for other content and invalid numbers.
-
-    Infinity and NaN are rejected in numbers that planning reads. Other keys of valid configs have
-    them, and transformers reads them.
-    """
+    """The object in config.json. Raises DamagedCheckpoint for other content. Infinity and NaN are
+    accepted: valid configs have them, and transformers reads them."""
     try:
         document = json_reader.read(content, CONFIG, limit=CONFIG_LIMIT, constants=True)
     except InvalidJson as error:
-        raise DamagedCheckpoint(str(error), FIX, code="config-damaged") from error
+        raise DamagedCheckpoint(str(error), _FIX, code="config-damaged") from error
     if not isinstance(document, dict):
-        raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", FIX, code="config-damaged")
+        raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", _FIX, code="config-damaged")
     return document
 
 
