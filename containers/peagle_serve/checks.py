@@ -268,12 +268,12 @@ PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
     """Raise InvalidEnvironment if the image is for another pair according to ``file``. Refused are
-    another target or drafter of the Hub, another method, and another value of
-    ``parallel_drafting``, with which a P-EAGLE head drafts badly without a warning. Another K and
-    no speculation are allowed: measurements use both. ``chosen`` is the environment with its model
-    resolved (``with_model``)."""
-    built = read_json("the image", file) if file.is_file() else {}
-    if built and (difference := next(_differences(built, chosen), None)):
+    another target or drafter (by Hugging Face ID, or by the sizes in their config.json), another
+    method, and another value of ``parallel_drafting``, with which a P-EAGLE head drafts badly
+    without a warning. Another K and no speculation are allowed: measurements use both. ``chosen``
+    is the environment with its model resolved (``with_model``)."""
+    built = _read_object(file)
+    if built.get("pair") and (difference := next(_differences(built, chosen), None)):
         raise InvalidEnvironment(
             f"this image was built for {built['pair']}, and {difference}",
             "use an image of that pair (peagle image build PAIR), or set this image's pair",
@@ -290,8 +290,31 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
             yield f"{SPECULATION} has another parallel_drafting"
         models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
     for role, (where, model) in models.items():
-        if HUB_ID.fullmatch(model) and str(built[role]).casefold() != model.casefold():
+        if is_folder_path(model):
+            config = _read_object(Path(model) / "config.json")
+            sizes = _text_config(config)
+            classes = config.get("architectures")
+            if isinstance(classes, list) and classes:
+                sizes = {**sizes, "architecture": classes[0]}
+            for name, value in built["facts"].get(role, {}).items():
+                if sizes.get(name, value) != value:
+                    yield f"{where} is {model}, whose {name} is {sizes[name]}, not {value}"
+        elif HUB_ID.fullmatch(model) and str(built[role]).casefold() != model.casefold():
             yield f"{where} is {model}"
+
+
+def _text_config(config: Document) -> Document:
+    """The part of a config.json with the sizes of the language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def _read_object(file: Path) -> Document:
+    """The object in a JSON file; empty if there is none."""
+    try:
+        return read_json("", file)
+    except InvalidEnvironment:
+        return {}
 
 
 def check_pair(environment: Mapping[str, str]) -> None:
@@ -312,7 +335,5 @@ def check_pair(environment: Mapping[str, str]) -> None:
     tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
     head = Head(config, tensors)
     is_parallel = speculation.get("parallel_drafting") is True
-    inner = target.get("text_config")  # has the sizes of a multimodal model's language model
-    sizes = inner if isinstance(inner, dict) else target
-    for problem in problems(head, sizes, is_parallel):
+    for problem in problems(head, _text_config(target), is_parallel):
         raise InvalidEnvironment(f"head and target do not match: {problem}", problem.fix)

@@ -82,7 +82,7 @@ def test_only_the_listed_files_are_downloaded_and_the_engine_finds_them_by_branc
         pytest.skip(str(missing))
     cache = tmp_path / "hub"
     weights = (Download(REPO, "main", COMMIT, LISTED_FILES),)
-    text = dockerfile(plan_of("from-hub"), Recipe("gpu", "base", weights=weights))
+    text = dockerfile(plan_of("from-hub"), Recipe("gpu", "base", None, weights=weights))
     (line,) = [line for line in text.splitlines() if line.startswith("RUN ")]
     argv = json.loads(line.removeprefix("RUN "))
     place = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.checks.registry import check
+from peagle.planning import Plan
 from peagle.render.image import pair_document
 from peagle_serve.checks import check_built_for, check_pair, code_variables
 from peagle_serve.contract import InvalidEnvironment
@@ -20,7 +21,7 @@ from tests.unit.checks.corpus_rest import REST
 from tests.unit.containers.broken_pairs import ONLY_IN_THE_TOOLKIT, PAIR_CODES, SETTINGS, refusal
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
-from tests.unit.rendering.plans import ALL_PAIRS, plan_for
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 AUX = "eagle_aux_hidden_state_layer_ids"
@@ -115,7 +116,15 @@ BUILT = {
     "method": "eagle3",
     "parallel_drafting": True,
     "k": 7,
+    "facts": {
+        "target": {"architecture": "Llama", "hidden_size": 8, "num_hidden_layers": 10},
+        "drafter": {"num_hidden_layers": 4},
+    },
 }
+
+
+def built_for(plan: Plan) -> dict[str, Any]:
+    return pair_document(plan, CATALOG.targets.get(plan.target.id))
 
 
 def drafting(model: str = "a/head", **more: Any) -> dict[str, str]:
@@ -126,7 +135,7 @@ def drafting(model: str = "a/head", **more: Any) -> dict[str, str]:
 def image_refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> str:
     """The refusal of the environment by an image built for ``built``; "" if it is accepted."""
     file = folder / "pair.json"
-    file.write_text(json.dumps(built))
+    file.write_text(built if isinstance(built, str) else json.dumps(built))
     try:
         check_built_for({"SM_VLLM_MODEL": "a/target", **chosen}, file)
     except InvalidEnvironment as error:
@@ -160,10 +169,30 @@ def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     assert "has the method eagle3, not None" in image_refusal(tmp_path, drafting(), plain)
 
 
+@pytest.mark.parametrize(("target", "head", "why"), [
+    ({**TARGET, "architectures": ["Llama"]}, {**HEAD, "num_hidden_layers": 4}, ""),
+    ({"text_config": TARGET}, HEAD, ""),
+    ({}, HEAD, ""),
+    ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden_size is 16, not 8"),
+    ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose num_hidden_layers is 6, not 10"),
+    ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden_size is 16, not 8"),
+    ({"architectures": ["Qwen"]}, HEAD, "whose architecture is Qwen, not Llama"),
+    (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose num_hidden_layers is 1, not 4"),
+])  # fmt: skip
+def test_models_in_folders_are_identified_by_their_config(
+    tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
+) -> None:
+    chosen = pair(tmp_path, target=target, head=head)
+    assert bool(image_refusal(tmp_path, chosen)) is bool(why)
+    assert why in image_refusal(tmp_path, chosen)
+    for unknown in ("", "{", "[]", "{}"):
+        assert image_refusal(tmp_path, chosen, unknown) == ""
+
+
 @pytest.mark.parametrize("name", [name for name in ALL_PAIRS if not name.startswith("tiny")])
 def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: str) -> None:
     plan = plan_for(name)
-    assert image_refusal(tmp_path, plan.environment, pair_document(plan)) == ""
+    assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
     assert code_variables(plan.environment) == (), "a local engine takes each of its variables"
 
 

@@ -127,10 +127,10 @@ def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
     assert isinstance(vocabulary, Copied)
     (member,) = members(vocabulary)
     assert member.path == f"weights/vocabulary/{VOCABULARY_FILE}"
-    text = dockerfile(plan, Recipe("gpu", "base:1", weights=(weights, vocabulary)))
+    text = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights, vocabulary)))
     assert f'{VOCABULARY_VARIABLE}="{BAKED_ROOT}/vocabulary"' in text
     assert f"COPY weights {BAKED_ROOT}" in text
-    without = dockerfile(plan, Recipe("gpu", "base:1", weights=(weights,)))
+    without = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights,)))
     assert VOCABULARY_VARIABLE not in without
 
 

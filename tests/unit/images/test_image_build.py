@@ -37,7 +37,7 @@ from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker
 from tests.unit.rendering.plans import CATALOG
 
-RECIPE = Recipe("cpu", "base")
+RECIPE = Recipe("cpu", "base", None)
 
 
 @cache

@@ -29,7 +29,7 @@ from peagle.render.image import (
 from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
 
-GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64)
+GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, None)
 DIGEST = "sha256:" + "a" * 64
 ADDRESS = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
 
@@ -72,7 +72,7 @@ def test_the_context_contains_the_entrypoint_and_is_small() -> None:
 
 def test_a_label_is_read_literally_and_an_unknown_value_clears_the_bases() -> None:
     licence = """my "own" $HOME \\ licence's\nend"""
-    text = dockerfile(with_licence(plan_of("from-hub"), licence), Recipe("gpu", "base"))
+    text = dockerfile(with_licence(plan_of("from-hub"), licence), Recipe("gpu", "base", None))
     written = read_labels(text)
     assert written["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
     assert written["org.opencontainers.image.base.digest"] == ""
@@ -144,7 +144,7 @@ def test_an_invalid_image_name_is_refused(text: str) -> None:
     with raises_code("invalid-image-name", UserError):
         split_image(text)
     with raises_code("invalid-image-name", UserError):
-        dockerfile(plan_of("uploaded"), Recipe("gpu", text))
+        dockerfile(plan_of("uploaded"), Recipe("gpu", text, None))
 
 
 @pytest.mark.parametrize(

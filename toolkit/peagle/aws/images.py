@@ -294,7 +294,8 @@ class ImageRequest:
     def recipe(self, base: str, progress: Progress) -> Recipe:
         """The recipe of the image FROM ``base``, with baked weights if requested."""
         weights = baked(self.plan, progress) if self.bake_weights else ()
-        return Recipe(self.runtime, base, weights)
+        target = self.catalog.targets.get(self.plan.target.id)
+        return Recipe(self.runtime, base, target, weights)
 
 
 def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from peagle import __version__
 from peagle.catalog.documents import BadFile, read_bytes
+from peagle.catalog.schema import Target
 from peagle.catalog.tables import Runtime, RuntimeTable, exact_image_uri, image_uri
 from peagle.data import entrypoint_folder
 from peagle.errors import Fix, NotFound, Unsupported, UserError
@@ -88,10 +89,11 @@ Baked = Download | Copied
 @dataclass(frozen=True)
 class Recipe:
     """How an image is made of a plan. ``base`` is the base image, preferably with its digest.
-    ``weights`` are the baked weights."""
+    ``target`` is the catalogue's entry for the plan's target, ``weights`` the baked weights."""
 
     runtime: RuntimeKind
     base: str
+    target: Target | None
     weights: tuple[Baked, ...] = ()
 
 
@@ -104,7 +106,7 @@ def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
 def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
     return (
         text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
-        json_file(PAIR_FILE, pair_document(plan)),
+        json_file(PAIR_FILE, pair_document(plan, recipe.target)),
         text_file("cache/README", "Compiled code and downloads of the engine.\n"),
         *serve_files(),
     )
@@ -153,9 +155,22 @@ def image_name(plan: Plan, recipe: Recipe) -> str:
     return f"{repository}:{plan.runtime.vllm}-{recipe.runtime}-{digest}"
 
 
-def pair_document(plan: Plan) -> dict[str, Any]:
-    """The pair that the image is for, as its entrypoint reads it."""
-    speculation = plan.speculation
+def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
+    """The pair that the image is for, as its entrypoint reads it. ``facts`` are values of
+    config.json, by which it identifies models in mounted folders; they come from ``target``."""
+    speculation, facts = plan.speculation, dict[str, dict[str, Any]]()
+    if target is not None:
+        numbers = target.architecture
+        facts["target"] = {
+            "architecture": numbers.class_name,
+            "hidden_size": numbers.hidden_size,
+            "num_hidden_layers": numbers.layers,
+            "vocab_size": numbers.vocab_size,
+        }
+    for drafter in target.drafters if target else ():
+        same = plan.drafter is not None and plan.drafter.name == drafter.name
+        if same and drafter.format == "vllm" and drafter.hidden_layers:
+            facts["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
     return {
         "pair": plan.pair,
         "target": plan.target.id,
@@ -164,6 +179,7 @@ def pair_document(plan: Plan) -> dict[str, Any]:
         "parallel_drafting": speculation.parallel_drafting if speculation else None,
         "k": speculation.k if speculation else None,
         "vllm": plan.runtime.vllm,
+        "facts": facts,
     }
 
 

@@ -17,7 +17,8 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 def choose_recipe(plan: Plan, catalog: Catalog) -> Recipe:
     """How the image for the plan's GPUs is made."""
-    return Recipe("gpu", pinned_base(plan, catalog.runtimes))
+    base = pinned_base(plan, catalog.runtimes)
+    return Recipe("gpu", base, catalog.targets.get(plan.target.id))
 
 
 def unsupported(plan: Plan) -> str:
