@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
     "bench": (3_622, 3_100),
-    "train": (2_406, 1_500),
+    "train": (2_450, 1_500),
     "sandbox": (4_884, 5_360),
     "cli": (7_847, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_008, 241
+MOST_LINES, MOST_FILES = 60_052, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

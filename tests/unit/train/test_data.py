@@ -172,7 +172,7 @@ def test_rows_without_a_conversation_are_counted(
         ('{"messages": ["a"]}', "data-not-json-lines", "line 1"),
         ('{"prompt": 3}', "data-not-json-lines", "line 1"),
         ('{"prompt": "a", "domain": ""}', "data-not-json-lines", "line 1"),
-        ('{"prompt": ""}\n{"messages": []}', "no-data", ""),
+        ('{"prompt": ""}\n{"messages": []}', "data-without-text", ""),
         ('{"input_ids": [151000], "loss_mask": [1]}', "data-token-ids", "line 1"),
         ('{"prompt": "the same"}\n{"prompt": " The  same"}', "data-one-question", ""),
     ],
@@ -229,7 +229,7 @@ def test_what_the_toolkit_sends_is_left_out(tmp_path: Path) -> None:
 def test_prompts_beyond_the_context_are_left_out(tmp_path: Path) -> None:
     rows = [{"prompt": "word " * 100}, *questions(5)]
     assert read(tmp_path, rows, context=100).left_out == {"too-long": 1}
-    with raises_code("no-data"):
+    with raises_code("data-too-long"):
         read(tmp_path, rows, context=2)
 
 

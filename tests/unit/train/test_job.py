@@ -186,7 +186,8 @@ def test_the_job_trains_on_the_same_conversations(
     data: TrainingData, aws: Aws, tmp_path: Path
 ) -> None:
     run = make_run("qwen3-8b", [], data, "peagle-jobs")
-    start_job(aws, run, data, request(run), Company(tags={"team": "search"}))
+    for _ in range(2):  # repeated: one job
+        start_job(aws, run, data, request(run), Company(tags={"team": "search"}))
     assert len(aws.call("sagemaker", "list_training_jobs")["TrainingJobSummaries"]) == 1
     files = {}
     (tmp_path / "copied").mkdir()

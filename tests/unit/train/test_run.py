@@ -36,6 +36,7 @@ def test_the_epoch_with_the_longest_acceptance_is_chosen_not_the_least_loss(shop
     trained = shop.train(epochs=3)
     assert shop.calls == ALL
     assert shop.engines == [*ENGINES, *["measured"] * 3, *COMPARED]
+    assert [epoch.loss for epoch in trained.epochs] == [5.0, 4.0, 3.0]
     assert (trained.best.number, trained.best.length) == (0, 2.5)
 
 
@@ -47,6 +48,16 @@ def test_answers_that_the_head_changes_are_counted_once_for_a_head(shop: Worksho
     compared = shop.train(epochs=2).lossless
     assert (compared["unexplained"], compared["prompts"]) == (2, 2)
     assert not compared["passed"]
+
+
+def test_the_time_so_far_has_that_of_the_calls_before(shop: Workshop) -> None:
+    shop.train()
+    marker = shop.training.work / "training" / "step.json"
+    document = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**document, "seconds": 3600.0}))
+    seen: list[float] = []
+    shop.train(epochs=3, observe=lambda now: seen.append(now.seconds))
+    assert 3600 <= seen[0] <= seen[-1] < 7200
 
 
 def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Workshop) -> None:
@@ -254,6 +265,7 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     assert (progress.done, progress.total, progress.epoch, progress.epochs) == (25, 50, 0, 2)
     assert progress.loss == pytest.approx(5.33, abs=0.01)
     assert progress.seconds_left == pytest.approx(25 * 16 / 23)
+    assert reader.losses == {"0": pytest.approx(5.12, abs=0.01)}
 
 
 def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(

@@ -143,7 +143,9 @@ def read_training_data(
         held = [each for each in conversations if each.question in questions]
     train = [each for each in conversations if each.question not in questions]
     if not train or not held:
-        message = "training and held-out text have no different questions"
+        message = "all conversations begin with the same question, so that none can be held out"
+        if overlap:
+            message = f"{held_out} has every question of the training data"
         fix = "name data with other questions, or a file of them with --held-out"
         raise UserError(message, fix, code="data-one-question")
     return TrainingData(
@@ -209,16 +211,24 @@ def _read_usable(
             others[_OURS] += 1
         else:
             conversations.append(conversation)
+    if not conversations:
+        source = ", ".join(sources)
+        if rows == others[_OURS]:
+            message = f"{source} has no rows"
+            message += " but those of `peagle prove` and `peagle bench`" if rows else ""
+            fix = f"name {_ENDING} files with rows; captured requests appear some minutes later"
+            raise UserError(message, fix, code="no-data")
+        message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
+        raise UserError(message, _FORM, code="data-without-text")
     unique = _longest(conversations)
     fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
+    if not fitting:
+        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
+        fix = "shorten them, or pass a longer --sequence-length if the target's context has it"
+        raise UserError(message, fix, code="data-too-long")
     others[_REPEATED] += len(conversations) - len(unique)
     others[_TOO_LONG] += len(unique) - len(fitting)
-    others = +others  # without zeros
-    if not fitting:
-        message = f"no row of {', '.join(sources)} can be used, of {rows:,}"
-        message += f" ({_count(others)})" if others else ""
-        raise UserError(message, f"{_FORM}; captured requests appear some minutes later", "no-data")
-    return fitting, others
+    return fitting, +others  # without zeros
 
 
 def _count(left_out: Mapping[str, int]) -> str:

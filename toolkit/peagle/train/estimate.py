@@ -257,7 +257,8 @@ def plan_training(
     asked_epochs = recipe.epochs
     if budget is not None:
         if usd_per_hour is None or rates is None:
-            message = "--budget: the price or the speed of the machine is unknown"
+            lacking = "price" if usd_per_hour is None else "speed"
+            message = f"--budget: the {lacking} of the machine is unknown"
             raise OptionsConflict(message, "add --price-per-hour, or leave out --budget")
         recipe = _limit_epochs(budget, usd_per_hour, data, rates, recipe)
     hours = training_hours(data, rates, recipe) if rates else {}
@@ -302,7 +303,7 @@ def plan_training(
         break_even=tuple(break_even),
         advice=advice,
         conversations_needed=needed,
-        alternatives=dict(_alternatives(target, options.pair, catalog)),
+        alternatives=dict(_alternatives(target, options.pair, catalog, entry)),
     )
 
 
@@ -595,9 +596,9 @@ def _conversations_needed(
 
 
 def _alternatives(
-    target: Target, pair: str, catalog: Catalog
+    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The target's public drafters, the catalogue's first of each method; for a target of the
+    """The target's public drafters, of each method the fastest at this load; for a target of the
     user's own n-gram lookup, and the head of the model of which it may be a copy."""
     up = ("peagle", "local", "up")
     if is_from_checkpoint(target):
@@ -605,6 +606,11 @@ def _alternatives(
         for other, weights in heads_of_same_sizes(target, catalog):
             yield f"{other.default_drafter} of {other.id}", (*up, pair, "--drafter", weights)
         return
-    first = {(d.method, d.parallel_drafting): d for d in reversed(target.drafters) if d.public}
-    for drafter in reversed(first.values()):
-        yield drafter.name, (*up, f"{target.short_name}+{drafter.name}")
+    speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
+    public = [drafter for drafter in target.drafters if drafter.public]
+    methods = set()
+    for drafter in sorted(public, key=lambda drafter: -speeds.get(drafter.name, 0.0)):
+        method = drafter.method, drafter.parallel_drafting
+        if method not in methods:
+            yield drafter.name, (*up, f"{target.short_name}+{drafter.name}")
+        methods.add(method)

@@ -13,6 +13,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
+from peagle.aws.errors import AlreadyExists
 from peagle.aws.iam import Role
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
@@ -191,7 +193,9 @@ def start_job(
             for place in places:
                 file = Path(folder) / place.key.rpartition("/")[2]
                 aws.upload(file, place.bucket, place.key, {}, lambda _: None, company.kms_key)
-    aws.call("sagemaker", "create_training_job", **request)
+    # A name has the time of its request: one that exists is of a request whose answer was lost.
+    with suppress(AlreadyExists):
+        aws.call("sagemaker", "create_training_job", **request)
 
 
 def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:

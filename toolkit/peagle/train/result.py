@@ -99,7 +99,8 @@ def _record(training: Training, trained: Trained) -> dict[str, Any]:
         "seconds": {name: round(seconds, 1) for name, seconds in trained.seconds.items()},
         "chosen_epoch": trained.best.number,
         "epochs": [
-            {"epoch": epoch.number, "acceptance_length": round(epoch.length, 3)}
+            {"epoch": epoch.number, "loss": epoch.loss,
+             "acceptance_length": round(epoch.length, 3)}
             for epoch in trained.epochs
         ],
     }  # fmt: skip

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from peagle.bench.acceptance import (
     AcceptanceRequest,
@@ -72,7 +72,7 @@ class TrainerFailed(EngineError, code="trainer-failed"):
 @dataclass
 class TrainProgress:
     """Where a step is. ``done`` of ``total`` are conversations, training steps or prompts;
-    ``detail`` is the last line of a log. ``seconds`` are of this run so far, ``seconds_each``
+    ``detail`` is the last line of a log. ``seconds`` are of the training so far, ``seconds_each``
     of a conversation, step or prompt: the first ones do not count, since programs start and compile
     before them."""
 
@@ -110,11 +110,12 @@ Observe = Callable[[TrainProgress], object]
 
 @dataclass(frozen=True)
 class Epoch:
-    """The head of an epoch: its folder and its acceptance."""
+    """The head of an epoch: its folder, its loss on held-out rows, and its acceptance."""
 
     number: int
     folder: Path
     acceptance: AcceptanceResult
+    loss: float | None = None
 
     @property
     def length(self) -> float:
@@ -125,8 +126,8 @@ class Epoch:
 @dataclass(frozen=True)
 class Trained:
     """The heads of all epochs and the one with the longest acceptance, and the seconds of each
-    step of this run. ``lossless`` counts the answers and tokens of the best head that were compared
-    with the target's, and those that differ."""
+    step. ``lossless`` counts the answers and tokens of the best head that were compared with the
+    target's, and those that differ."""
 
     epochs: tuple[Epoch, ...]
     best: Epoch
@@ -175,10 +176,19 @@ class Run:
         self._states = _MEMORY if _MEMORY.is_dir() else self.work
         self._states /= f"peagle-states-{json_digest(str(self.work))[:12]}"
         self._python = find_trainer(training.setup.gpu)
-        self.seconds = dict[str, float]()
+        self._earlier = sum(self.seconds.values())
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each step that was made, also in calls before this."""
+        seconds = dict[str, float]()
+        for name in get_args(Step):
+            for file in (self.work / name).rglob(_MARKER):
+                seconds[name] = seconds.get(name, 0.0) + _read_marker(file).get("seconds", 0.0)
+        return seconds
 
     def _report(self, progress: TrainProgress) -> None:
-        progress.seconds = time.monotonic() - self._begun
+        progress.seconds = self._earlier + time.monotonic() - self._begun
         self._observe(progress)
 
     def train(self) -> Trained:
@@ -210,13 +220,13 @@ class Run:
         if not recipe.keep_answers:
             self._step("answers", answers, self._regenerate)
         self._step("data", source, self._prepare)
-        states = self._step("training", source, self._fit, recipe.epochs)
+        fitted = self._step("training", source, self._fit, recipe.epochs)
         write_prompts(data.held_out, self._prompts)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in _read_checkpoints(self._checkpoints):
             try:
-                epochs.append(self._measure(folder, source))
+                epochs.append(self._measure(folder, source, fitted.get("losses", {})))
             except NotProved as refused:  # none of its drafts is accepted, which others may repair
                 error = refused
         if not epochs:
@@ -224,7 +234,7 @@ class Run:
         best = max(epochs, key=lambda epoch: epoch.length)
         source = [*source, best.acceptance.k, best.number]
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
-        return Trained(tuple(epochs), best, self.seconds, states, lossless)
+        return Trained(tuple(epochs), best, self.seconds, fitted.get("states", {}), lossless)
 
     def _step(
         self, name: Step, source: Any, make: Callable[[], dict[str, Any] | None], amount: int = 0,
@@ -241,14 +251,17 @@ class Run:
         if marker.get("source") != digest:
             shutil.rmtree(folder)
             private_folder(folder)
-        write_json(folder / _MARKER, {"source": digest})
+            marker = {"source": digest, "seconds": 0.0}
+        marker["result"] = None
+        write_json(folder / _MARKER, marker)
         begun = time.monotonic()
         self._report(TrainProgress(name))
         try:
             result = make() or {}
+            marker |= {"result": result, "amount": amount}
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begun
-        write_json(folder / _MARKER, {"source": digest, "result": result, "amount": amount})
+            marker["seconds"] += time.monotonic() - begun
+            write_json(folder / _MARKER, marker)
         return result
 
     def _log(self, step: Step) -> Path:
@@ -320,10 +333,11 @@ class Run:
 
     def _choose_states(self) -> bool:
         """Choose the folder of the hidden states, and say whether it has room for all of them."""
-        tokens = sum(file.stat().st_size for file in self._data.glob("*.arrow")) // _ROW_BYTES
-        for place in (_MEMORY, Path(gettempdir())):
-            free = shutil.disk_usage(place).free if place.is_dir() else 0
-            if free > _ROOM * tokens * self.setup.states_bytes:
+        needed = _size(self._data, "*.arrow") // _ROW_BYTES * self.setup.states_bytes
+        head = _size(self.work / "untrained" / "head", "*.safetensors")
+        checkpoints = (self.recipe.epochs + 1) * recipes.CHECKPOINT_HEADS * head
+        for place, others in ((_MEMORY, 0), (Path(gettempdir()), checkpoints)):
+            if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed + others:
                 self._states = place / self._states.name
                 return True
         return False
@@ -352,10 +366,9 @@ class Run:
             if keeps:
                 self._save_states(engine)
                 serving.close()
-            self._run_trainer(None if keeps else engine)
-            return states
+            return {**self._run_trainer(None if keeps else engine), "states": states}
 
-    def _run_trainer(self, engine: LocalEngine | None) -> None:
+    def _run_trainer(self, engine: LocalEngine | None) -> dict[str, Any]:
         _read_checkpoints(self._checkpoints)
         events = self.work / "training" / "events.jsonl"
         variables = {EVENTS_VARIABLE: str(events)}
@@ -371,9 +384,12 @@ class Run:
             gpus = free or list(taken[:1])
             variables[VISIBLE_DEVICES] = ",".join(gpus)
             words = _processes(len(gpus), words)
-        self._run_program("training", words, EventReader(events).progress, engine, variables)
+        reader = EventReader(events)
+        self._run_program("training", words, reader.progress, engine, variables)
+        reader.progress()
+        return {"losses": reader.losses}
 
-    def _measure(self, folder: Path, source: list[Any]) -> Epoch:
+    def _measure(self, folder: Path, source: list[Any], losses: Mapping[str, float]) -> Epoch:
         file, number = self.work / "measured" / folder.name / "acceptance.json", int(folder.name)
 
         def measure() -> None:
@@ -390,7 +406,7 @@ class Run:
             write_file(file, acceptance_bytes(result))
 
         self._step("measured", [*source, self.training.k], measure, part=folder.name)
-        return Epoch(number, folder, read_acceptance(file))
+        return Epoch(number, folder, read_acceptance(file), losses.get(folder.name))
 
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
@@ -496,6 +512,10 @@ def _read_marker(path: Path) -> dict[str, Any]:
     return json_object(path.read_bytes() if path.exists() else None)
 
 
+def _size(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
 def _read_checkpoints(folder: Path) -> list[Path]:
     """The folders of the epochs that were saved. One that was not saved to its end is removed, or
     the trainer would begin with it."""
@@ -528,6 +548,7 @@ class EventReader:
 
     def __init__(self, file: Path) -> None:
         self._lines, self._now = AppendedLines(file), TrainProgress("training")
+        self.losses: dict[str, float] = {}
 
     def progress(self) -> TrainProgress:
         """Read what is new."""
@@ -542,6 +563,8 @@ class EventReader:
                 self._now.epoch, self._now.loss = event["epoch"], event["loss"]
                 # Each epoch packs texts in another order.
                 self._now.advance(done, max(done, self._now.total), event["time"])
+            elif event.get("loss") is not None:
+                self.losses[str(event["epoch"])] = event["loss"]
         return self._now
 
 
