@@ -110,7 +110,7 @@ class Options(Frozen):
     name: str | None = _instances("text", "Name of the endpoint.  [default: derived from the pair]")
     instance_type: str | None = _instances(
         "text",
-        "SageMaker instance type; here (or --here): the GPUs of this machine.  "
+        "SageMaker instance type; here: the GPUs of this machine.  "
         "[default: the lowest cost per token]",
     )
     instance_count: int | None = _instances(

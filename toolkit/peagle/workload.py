@@ -3,7 +3,6 @@ have in common."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -115,17 +114,20 @@ class Slo:
         )
 
 
+_LONGEST_LIMIT = {"ttft": 100.0, "itl": 5.0}  # seconds: milliseconds are larger
+
+
 def parse_slo(text: str) -> Slo:
     """The objective in ``ttft=0.5,itl=0.02``. Raises UserError for an unknown name, a name given
-    twice, and a value that is not a positive number."""
+    twice, and a value that is no number of seconds."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         try:
             seconds = float(value)
         except ValueError:
-            seconds = math.nan
-        if name not in ("ttft", "itl") or name in limits or not 0 < seconds < math.inf:
+            seconds = 0.0
+        if name in limits or not 0 < seconds <= _LONGEST_LIMIT.get(name, 0):
             raise UserError(
                 f"--slo {text[:60]}: {part.strip()[:40]!r} is not a limit in seconds",
                 "use ttft=SECONDS, itl=SECONDS, or both with a comma, such as ttft=0.5,itl=0.02",

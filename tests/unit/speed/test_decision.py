@@ -268,8 +268,8 @@ def test_times_are_seconds(text: str, slo: Slo) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "", "0.5", "tpot=0.1", "ttft=1,ttft=2", "ttft=0.5,itl", "ttft=", "ttft=0", "ttft=-1",
-    "ttft=nan", "ttft=inf", "itl=20ms",
+    "", "0.5", "tpot=0.1", "ttft=500", "itl=20", "ttft=1,ttft=2", "ttft=0.5,itl", "ttft=",
+    "ttft=0", "ttft=-1", "ttft=nan", "ttft=inf", "itl=20ms",
 ])  # fmt: skip
 def test_another_text_is_one_error(text: str) -> None:
     with raises_code("invalid-slo", UserError):

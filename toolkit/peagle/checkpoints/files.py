@@ -61,6 +61,9 @@ def parse_config(content: bytes) -> dict[str, Any]:
         raise DamagedCheckpoint(str(error), _FIX, code="config-damaged") from error
     if not isinstance(document, dict):
         raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", _FIX, code="config-damaged")
+    if not isinstance(document.get("quantization_config") or {}, dict):
+        message = f"{CONFIG}: quantization_config is not an object"
+        raise DamagedCheckpoint(message, _FIX, code="config-damaged")
     return document
 
 

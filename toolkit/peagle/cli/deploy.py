@@ -22,7 +22,7 @@ from peagle.deploy.apply import Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
 from peagle.deploy.status import reported_warm_start
-from peagle.errors import NotProved, Refused, command_line
+from peagle.errors import NotProved, OptionsConflict, Refused, command_line
 from peagle.findings import errors, refuse_errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
@@ -199,6 +199,9 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
     types = ctx.params["fallback_types"]
     if types is None:
         return ()
+    if is_plan_file(ctx.params["pair"]):
+        message = "--fallback-instance-types cannot be combined with a plan file"
+        raise OptionsConflict(message, "use PAIR and its options: each type has a plan of its own")
     chosen = {field: ctx.params[field] for field in PLAN_FIELDS & ctx.params.keys()}
     pair, plans = chosen.pop("pair"), list[Plan]()
     for kind in dict.fromkeys(map(str.strip, types.split(","))):

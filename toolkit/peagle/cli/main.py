@@ -76,8 +76,8 @@ _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 class Output(io.FileIO):
-    """Stdout. A reader that has enough, such as ``head``, is no error: the command goes on, with
-    its own exit code, unless it follows a log."""
+    """Stdout or stderr. A reader that has enough, such as ``head``, is no error: the command goes
+    on, with its own exit code, unless it follows a log."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -151,11 +151,12 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr, with
     ``--json`` a document."""
     error_fields: dict[str, Any] = {}
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        if sys.stdout is sys.__stdout__:
-            output = io.BufferedWriter(Output(sys.stdout.fileno(), "w", closefd=False))
-            sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding)
-        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr: bytes that are not UTF-8
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream and stream is getattr(sys, f"__{name}__"):
+            output = io.BufferedWriter(Output(stream.fileno(), "w", closefd=False))
+            keeps = {"errors": "backslashreplace", "line_buffering": name == "stderr"}
+            setattr(sys, name, io.TextIOWrapper(output, stream.encoding, **keeps))  # type: ignore
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:

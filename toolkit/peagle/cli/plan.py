@@ -219,8 +219,9 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     settings of a company's account also from their variables. Raises UserError."""
     try:
         other = plan.make_context("plan", shlex.split(text), parent=ctx.parent)
-    except ValueError as error:
-        raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
+    except (ValueError, click.MissingParameter) as error:
+        fix = "begin with a pair, and quote it as for a shell"
+        raise UserError(f"{flag} {text!r}: {error}", fix) from error
     values = {
         name: value
         for name, value in other.params.items()

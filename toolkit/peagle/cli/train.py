@@ -206,9 +206,8 @@ def plan(
     the expected acceptance, and the one at which the head pays.
 
     The head is trained and served on the same instance type, by default that of `peagle plan`. Time
-    is computed from the performance model,
-    and the expected acceptance from published heads with as many tokens of training; both have wide
-    ranges.
+    is computed from the performance model, and the expected acceptance from published heads with as
+    many tokens of training; both have wide ranges.
     """
     gpus = machine_gpus(ctx) if probe else None
     if gpus and not (options["instance_type"] or options["gpu"]):
@@ -246,7 +245,7 @@ def plan(
     findings = (*conversations.findings, *job_findings(instance, needed))
     view.print_json({**plain(planned), "findings": findings})
     print_training_plan(planned, prompts)
-    view.print_findings(findings, title="Data")
+    view.print_findings(findings, title="Findings")
 
 
 _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0

@@ -275,7 +275,7 @@ def is_port_free(port: int) -> bool:
 
 def _members(process: EngineProcess) -> tuple[int, ...]:
     """Its living processes. The system reuses no pid while a session has that number, so a leader
-    with another start time means that the session is gone."""
-    if not is_alive(process) and start_time(process.pid) is not None:
+    with another start time means that the session is gone. A damaged record names no session."""
+    if process.pid < 2 or (not is_alive(process) and start_time(process.pid) is not None):
         return ()
     return session_members(process.pid, since=process.started)

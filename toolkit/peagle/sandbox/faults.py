@@ -93,6 +93,8 @@ class Fault:
             raise ValueError(f"{self.kind!r} is no kind of fault of {operation}")
         if self.instance_type and self.kind not in ENDPOINT:
             raise ValueError(f"{self.kind} has no instance type: it fails the call itself")
+        if not 0 <= self.seconds <= 3600:  # false for NaN
+            raise ValueError(f"a delay has 0 to 3600 seconds, not {self.seconds}")
 
 
 def operation_names(service: str = "") -> Iterator[str]:
