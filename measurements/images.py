@@ -30,7 +30,7 @@ def main() -> bool:
     catalog = load_catalog()
     plan = make_plan(Options(pair="gpt-oss-20b"), catalog)
     begin = time.perf_counter()
-    files = context(plan, Recipe("gpu", plan.runtime.image))
+    files = context(plan, Recipe("gpu", plan.runtime.image, catalog.targets[plan.target.id]))
     with tempfile.TemporaryFile() as stream:
         write_tar(files, stream)
         archive = stream.tell()
