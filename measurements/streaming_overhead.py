@@ -53,14 +53,12 @@ def _paths() -> dict[str, Callable[[], float]]:
     from peagle.sandbox.client import sandbox_status
     from peagle.sandbox.state import read_daemon
 
-    address = read_daemon()
-    assert address is not None
+    daemon = read_daemon()
+    assert daemon is not None
     (engine,) = sandbox_status().endpoints
-    aws = connect(
-        "us-east-1", endpoint_url=address.url, keys=Keys(address.key.id, address.key.secret)
-    )
-    sandbox = urlsplit(address.url).netloc
-    signed = _signed(f"{address.url}/endpoints/{NAME}/invocations-response-stream", address.key)
+    aws = connect("us-east-1", endpoint_url=daemon.url, keys=Keys(daemon.key.id, daemon.key.secret))
+    sandbox = urlsplit(daemon.url).netloc
+    signed = _signed(f"{daemon.url}/endpoints/{NAME}/invocations-response-stream", daemon.key)
     bearer = {"Authorization": f"Bearer {aws.bearer_token()}"}
     base = f"/endpoints/{NAME}"
     return {

@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
     "bench": (3_622, 3_100),
-    "train": (2_450, 1_500),
+    "train": (2_448, 1_500),
     "sandbox": (4_886, 5_360),
     "cli": (7_851, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_102, 241
+MOST_LINES, MOST_FILES = 60_100, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

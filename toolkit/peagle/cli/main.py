@@ -155,8 +155,8 @@ def main() -> NoReturn:
         stream = getattr(sys, name)
         if stream and stream is getattr(sys, f"__{name}__"):
             output = io.BufferedWriter(Output(stream.fileno(), "w", closefd=False))
-            keeps = {"errors": "backslashreplace", "line_buffering": name == "stderr"}
-            setattr(sys, name, io.TextIOWrapper(output, stream.encoding, **keeps))  # type: ignore
+            text = (stream.encoding, "backslashreplace", None, stream.line_buffering)
+            setattr(sys, name, io.TextIOWrapper(output, *text))
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:

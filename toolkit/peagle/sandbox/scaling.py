@@ -311,10 +311,10 @@ _ahead = 0.0
 
 
 def advance(seconds: float) -> list[str]:
-    """Move the scheduler's time forward until the next reset; the names of the schedules that are
-    done."""
+    """Move the scheduler's time forward until a reset; the names of the schedules that are done."""
     global _ahead
-    _ahead += seconds
+    with _FIRING:  # a thread calls this, too
+        _ahead += seconds
     return fire_due(time.time() + _ahead)
 
 

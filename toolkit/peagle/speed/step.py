@@ -109,7 +109,7 @@ class Cache(NamedTuple):
 
 class Draft(NamedTuple):
     """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step, one
-    if ``parallel``. ``placeholders``: with K-1 of them beside the verified tokens."""
+    if ``parallel``. ``placeholders``: the pass has K-1 of them beside the verified tokens."""
 
     layers: int
     passes: int

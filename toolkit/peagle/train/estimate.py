@@ -233,9 +233,8 @@ def plan_training(
     usd_per_hour: float | None = None,
     rates: Rates | None = None,
 ) -> TrainingPlan:
-    """The plan of a head for the target of the pair. ``budget`` is in USD;
-    ``usd_per_hour`` replaces the price of the instance, and ``rates`` of a probe on this machine
-    those of the model.
+    """The plan of a head for the pair's target. ``budget`` is in USD; ``usd_per_hour`` replaces
+    the price of the instance, and ``rates`` of a probe on this machine those of the model.
 
     Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
     budget that pays for no epoch, or for which price or rates are unknown.
@@ -353,13 +352,12 @@ class _Engine(NamedTuple):
         return self.load.performance(engine, drafter, k, self.load.concurrency, assumed=assumed)
 
     def fastest(self, head: Drafter, curve: Curve) -> tuple[float, int]:
-        """The tokens per second of the head on this curve with the K of its most; 0 and the
-        recommended K where no speed is known."""
+        """The tokens per second of the head on this curve with its fastest K; 0 and the recommended
+        K where no speed is known."""
         ks = range(1, (head.k_trained or 1) + 1)
-        speeds = ((self.speed(head, k, curve.length(k)).tokens_per_second, k) for k in ks)
-        known = ((speed, -k) for speed, k in speeds if speed)
-        speed, k = max(known, default=(0.0, -head.k_recommended))
-        return speed, -k
+        speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second or 0.0 for k in ks}
+        k = max(ks, key=speeds.__getitem__)
+        return speeds[k], k if speeds[k] else head.k_recommended
 
     def break_even(self, head: Drafter, against: Setting, k: int) -> BreakEven | None:
         """What the head must reach with its best K to be as fast as that setting, as the length of
