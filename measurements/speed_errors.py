@@ -243,14 +243,19 @@ def published(model: SpeedModel) -> dict[str, list[Compared]]:
     return dict(by_source)
 
 
-def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
-    """The rows of other vLLM versions, with the constants and corrections of ``of``."""
-    return _compared((row for row in rows() if row.vllm != model.vllm), of, model)
-
-
-def compared_only(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
-    """The rows of ``COMPARED``, with the constants and corrections of ``of``."""
-    return _compared(rows(COMPARED), of, model)
+def not_fitted(of: Sequence[Row], model: SpeedModel) -> dict[str, list[Compared]]:
+    """The rows of ``COMPARED`` and of other vLLM versions, with the constants and corrections of
+    ``of``, and apart those while kernels were compiled."""
+    versions = [row for row in rows() if row.vllm != model.vllm]
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in (*rows(COMPARED), *versions):
+        if row.vllm != model.vllm:
+            name = "another vLLM version"
+        else:
+            name = "single prompts of peagle bench, not fitted"
+        compiling = row.compiling and row.file.startswith("bench")
+        groups[f"{name}, while kernels compile" if compiling else name].append(row)
+    return {name: _compared(groups[name], of, model) for name in sorted(groups, reverse=True)}
 
 
 def conversation_rows(of: Sequence[Row], model: SpeedModel) -> list[Compared]:

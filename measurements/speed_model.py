@@ -23,11 +23,10 @@ from measurements.speed_errors import (
     HELD_OUT,
     Compared,
     Errors,
-    compared_only,
     conversation_rows,
     errors_of,
     held_out,
-    other_versions,
+    not_fitted,
     published,
     refitted,
     regrets_beside_measured,
@@ -162,8 +161,7 @@ def main() -> None:
         of, model, HELD_OUT[_BY_PLACE], rows(turns=True)
     )
     compared["conversations of peagle bench, by the same on another host"] = repeated(model)
-    compared["single prompts of peagle bench, not fitted"] = compared_only(of, model)
-    compared["another vLLM version"] = other_versions(of, model)
+    compared |= not_fitted(of, model)
     compared |= published(model)
     lines = summaries(compared)
     print(HEADER, *(errors.markdown for errors in lines), sep="\n")

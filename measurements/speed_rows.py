@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -43,10 +44,17 @@ INTERVAL = 0.05
 DISTURBED = 0.2
 """How much longer than with other prompts one request's median ITL is in a disturbed row, as a
 share. In the first evidence 14 of 18 settings are within 14 %, the others beyond 30 %."""
+STALLED_TTFT, STALLED_ITL = 2.5, 4.0
+"""How many times as long as with the other settings the mean TTFT or the P99 of ITL is where a
+kernel was compiled. Of all rows of single prompts seven of GPT-OSS with 128 requests exceed this,
+by 2.8 to 7.7 times; the others are within 2.2 and 3."""
 HELD_BACK = 0.2
 """How much longer than a step the mean ITL is where vLLM holds text back, as a share. A token that
 is a part of a character has no text yet: of random tokens of Gemma-4, with drafts of 1.8 tokens, an
 output comes every third step. Of all rows 12 exceed 50 %, the others are within 7 %."""
+COMPILING = 1.5
+"""How much faster than the slowest repetition the fastest one is where kernels were still compiled:
+Triton compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
 
 _SPEED_KEYS = frozenset(Speed.model_fields)
 
@@ -86,6 +94,11 @@ class Row:
         """What tells this row from all others."""
         sizes = self.prompt, self.answer, self.cached
         return self.file, self.drafter, self.k, self.load, *sizes, self.graphs
+
+    @property
+    def compiling(self) -> bool:
+        """Whether the engine still compiled kernels in the repetitions (``COMPILING``)."""
+        return self.tokens_per_second > COMPILING * self.low
 
     @property
     def workload(self) -> Workload:
@@ -141,15 +154,18 @@ def _of_gpu_host(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]
     raws = document.get("raw", ())
     for raw in raws:
         adaptive = (raw["drafter"] or "").endswith(ADAPTIVE)
-        if not (repeats_experts(raw, name) or is_disturbed(raw, raws) or adaptive):
+        disturbed = is_disturbed(raw, raws) or has_stalls(raw, raws)
+        if not (repeats_experts(raw, name) or disturbed or adaptive):
             yield _speed_of(raw), raw
 
 
 def _of_bench(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
     """The speeds that ``peagle bench`` wrote, and their raw rows: without those whose sender was
-    the limit, and without a known size."""
+    the limit, without a known size, and without those whose last requests were fewer than the
+    others at a time."""
     for speed, raw in zip(document.get("speeds", ()), document.get("raw", ()), strict=True):
-        if not raw.get("saturated") and speed["ttft_seconds"] and speed["itl_seconds"]:
+        whole = all(attempt["requests"] % raw["concurrency"] == 0 for attempt in raw["tries"])
+        if not raw.get("saturated") and whole and speed["ttft_seconds"] and speed["itl_seconds"]:
             yield speed, raw
 
 
@@ -183,6 +199,29 @@ def is_disturbed(raw: RawRow, document: Sequence[RawRow]) -> bool:
     engine = ("drafter", "k", "concurrency")
     same = (other for other in document if all(other[key] == raw[key] for key in engine))
     return _median_itl(raw) > (1 + DISTURBED) * min(map(_median_itl, same))
+
+
+def has_stalls(raw: RawRow, document: Sequence[RawRow]) -> bool:
+    """Whether vLLM compiled a kernel in the fastest repetition too, according to the rows of the
+    same requests in its document: their first outputs, or single ones, wait far longer than with
+    other settings, while the median step is as long as in other repetitions."""
+    requests = ("concurrency", "prompt_tokens", "output_tokens")
+    others = [
+        _fastest(other)
+        for other in document
+        if other is not raw and all(other[key] == raw[key] for key in requests)
+    ]
+    if len(others) < 2 or raw.get("turns", 1) > 1:
+        return False
+    best = _fastest(raw)
+    for latency, statistic, times in (
+        ("ttft_seconds", "mean", STALLED_TTFT),
+        ("itl_seconds", "p99", STALLED_ITL),
+    ):
+        usual = statistics.median(other[latency][statistic] for other in others)
+        if best[latency][statistic] > times * usual:
+            return True
+    return False
 
 
 def _median_itl(raw: RawRow) -> float:

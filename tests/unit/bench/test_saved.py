@@ -150,6 +150,9 @@ def test_the_summary_names_the_fastest_setting_and_the_one_within_an_objective()
     assert summarize_workload(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
     assert "p-eagle K=3 serves up to 8 concurrent" in summarize_workload(ROWS, Slo(ttft=0.1))
     assert summarize_workload(ROWS, Slo(ttft=1e-9)).endswith("no setting meets it.")
+    slow = replace(rows[0].repetitions[0], seconds=2 * rows[0].repetitions[0].seconds)
+    unsteady = replace(rows[0], repetitions=(slow, *rows[0].repetitions[1:]))
+    assert summarize_workload((unsteady,)).endswith("try --repetitions 8.")
 
 
 def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:

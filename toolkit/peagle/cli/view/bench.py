@@ -68,9 +68,8 @@ def print_measured(result: BenchResult) -> None:
         f"first. Sent by {' '.join(result.sender)}."
     )
     if result.usd_per_hour is not None:
-        view.print_status(
-            f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}."
-        )
+        price = format_usd(result.usd_per_hour)
+        view.print_status(f"Price: {price} per hour, {result.price_source}.")
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
@@ -145,12 +144,10 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
 
 def progress_text(progress: SweepProgress) -> str:
     """``row 3 of 12: p-eagle K=3, short-prompt x 8, 40%, about 5m left``."""
-    row = min(progress.done + 1, progress.total)
+    row, left = min(progress.done + 1, progress.total), progress.seconds_left
     text = f"row {row} of {progress.total}: {progress.setting.text}, {progress.load.text}"
     text += f", {progress.share:.0%}" if progress.share else ""
-    if progress.seconds_left is not None:
-        text += f", about {format_duration(progress.seconds_left)} left"
-    return text
+    return text if left is None else f"{text}, about {format_duration(left)} left"
 
 
 def print_sweep_price(prepared: EndpointSweep, sandbox: bool, max_cost: float | None) -> None:
@@ -248,6 +245,8 @@ def summarize_workload(rows: Sequence[BenchRow], slo: Slo | None = None) -> str:
     sentences = [f"Fastest{against}: {', '.join(parts)}." if parts else "Nothing was measured."]
     for text in map(crossover_text, crossovers(rows)):
         sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
+    if any(row.fastest.value > 1.5 * row.fastest.low > 0 for row in rows):
+        sentences.append("Repetitions differ, as while kernels compile: try --repetitions 8.")
     if slo is not None and slo != Slo():
         fastest = max(
             winners(rows, slo), key=lambda entry: entry.best.tokens_per_second.value, default=None
