@@ -88,7 +88,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     chosen = with_model(environment)
     check_built_for(chosen)
     check_pair(chosen)
-    check_mounted_weights(chosen, settings.verify, log)
+    check_mounted_weights(chosen)
     argv = _argv(chosen)
     tokens = [token.encode("utf-8", "replace") for token in argv]
     log.stage = STARTING

@@ -61,10 +61,6 @@ WEIGHTS_PIN_VARIABLE = "PEAGLE_WEIGHTS_SHA256"
 """Set by the toolkit: the SHA-256 of the manifest next to the mounted weights."""
 WEIGHTS_MANIFEST = "peagle-weights.json"
 """The manifest of ``peagle weights sync``, in the folder that holds target and drafter."""
-VERIFY_VARIABLE = "PEAGLE_VERIFY"
-"""How mounted weights are compared with their manifest: ``sizes`` or ``full``."""
-SIZES = "sizes"
-FULL = "full"
 CACHE_VARIABLE = "PEAGLE_CACHE"
 IMAGE_CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
 """Set by the image: the digest of its content, the same under every name."""
@@ -78,7 +74,6 @@ OWN_VARIABLES = (
     IMAGE_DIGEST_VARIABLE,
     ROOT_VARIABLE,
     RESTARTS_VARIABLE,
-    VERIFY_VARIABLE,
     WARM_MODE_VARIABLE,
     WARM_FOLDER_VARIABLE,
     WARM_PINS_VARIABLE,
@@ -131,13 +126,11 @@ class Settings(NamedTuple):
     """``drain_seconds``: how long running requests may take after SIGTERM. ``restarts``: how often
     within an hour a crashed engine is restarted, if it was healthy before. ``warm``: ``auto``
     restores a matching artifact, ``collect`` compiles everything and offers it, ``off`` does
-    neither. ``verify``: ``sizes`` compares mounted weights with their manifest by name and size,
-    ``full`` hashes them too."""
+    neither."""
 
     drain_seconds: int = DRAIN_SECONDS
     restarts: int = RESTARTS
     warm: str = AUTO
-    verify: str = SIZES
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -148,15 +141,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
         )
-    verify = environment.get(VERIFY_VARIABLE, "").strip().lower() or SIZES
-    if verify not in (SIZES, FULL):
-        raise InvalidEnvironment(f"{VERIFY_VARIABLE} is {verify!r}", f"set it to {SIZES} or {FULL}")
     read_pins(environment)
     drain, restarts = (
         read_number(name, environment.get(name, str(default)))
         for name, default in ((DRAIN_VARIABLE, DRAIN_SECONDS), (RESTARTS_VARIABLE, RESTARTS))
     )
-    return Settings(drain, 0 if warm == COLLECT else restarts, warm, verify)
+    return Settings(drain, 0 if warm == COLLECT else restarts, warm)
 
 
 def read_pins(environment: Mapping[str, str]) -> frozenset[str]:

@@ -1,21 +1,16 @@
 """Which weights vLLM loads; whether they exist, and are those of the plan.
 
 `peagle weights sync` writes a manifest beside the folders of target and drafter, and a deploy pins
-its SHA-256 in ``PEAGLE_WEIGHTS_SHA256``. Names and sizes are compared at every start, contents with
-``PEAGLE_VERIFY=full``: SHA-256 of the file, or of the SHA-256s of its parts, as S3 computes it for
-an object in parts.
+its SHA-256 in ``PEAGLE_WEIGHTS_SHA256``. Names and sizes are compared at every start.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from peagle_serve import json_reader
 from peagle_serve.checkpoint import (
@@ -27,7 +22,6 @@ from peagle_serve.checkpoint import (
     names_in,
 )
 from peagle_serve.contract import (
-    FULL,
     HUB_MODEL,
     LOAD_FORMAT,
     ML_ROOT,
@@ -37,7 +31,6 @@ from peagle_serve.contract import (
     ROOT_VARIABLE,
     SHA256,
     SPECULATION,
-    VERIFY_VARIABLE,
     VOCABULARY_FILE,
     VOCABULARY_VARIABLE,
     WARM_FOLDER,
@@ -48,8 +41,7 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 from peagle_serve.environment import read_speculative_config
-from peagle_serve.json_reader import open_regular, read_regular
-from peagle_serve.logs import Log
+from peagle_serve.json_reader import read_regular
 
 _TOKENIZER = f"{PREFIX}TOKENIZER"
 _DRAFTER = f'"model" of {SPECULATION}'
@@ -137,29 +129,17 @@ def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
 
 
 _FORMAT = 1
-_CHUNK = 1 << 20
-_THREADS = 8
 _FIX = "copy the weights again with `peagle weights sync`; if the change is meant, deploy again"
 
 
-class _ManifestEntry(NamedTuple):
-    """An entry of the manifest, ``size`` in bytes. ``digest`` is a SHA-256: of the file, or with a
-    ``part`` size in bytes of the SHA-256s of its parts. Empty where the content is unknown."""
-
-    size: int
-    digest: bytes = b""
-    part: int = 0
-
-
-def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log) -> None:
+def check_mounted_weights(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for weights that differ from the manifest, for a served folder of
     the mount that it does not list, and for another manifest than the pinned one. ``environment``
-    names the model and resolved paths. Without a pin nothing is compared unless ``verify`` is
-    ``full``."""
+    names the model and resolved paths. Without a pin nothing is compared."""
     pin = environment.get(WEIGHTS_PIN_VARIABLE, "").strip()
-    if not pin and verify != FULL:
+    if not pin:
         return
-    if pin and not SHA256.fullmatch(pin):
+    if not SHA256.fullmatch(pin):
         raise InvalidEnvironment(f"{WEIGHTS_PIN_VARIABLE} is {pin[:80]!r}", "deploy again")
     mount = Path(real_path(MODEL_FOLDER, ml_root(environment)))
     manifest = mount / WEIGHTS_MANIFEST
@@ -177,26 +157,17 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
             )
     for role, files in folders.items():
         _compare_sizes(mount / role, files)
-    if verify == FULL:
-        begin = time.monotonic()
-        size = sum(file.size for files in folders.values() for file in files.values())
-        log.info(f"hashing {size:,} bytes of weights ({VERIFY_VARIABLE}={FULL})", event="verify")
-        _compare_contents(
-            {mount / role / name: file for role in folders for name, file in folders[role].items()}
-        )
-        seconds = round(time.monotonic() - begin, 1)
-        log.info(f"all weights match their manifest ({seconds} s)", event="verify", seconds=seconds)
 
 
-def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]:
-    """The files of the manifest, by folder and name. Raises InvalidEnvironment."""
+def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, int]]:
+    """The sizes in bytes of the manifest's files, by folder and name. Raises InvalidEnvironment."""
     try:
         content = read_regular(file)
     except OSError as error:
-        needed = WEIGHTS_PIN_VARIABLE if pin else f"{VERIFY_VARIABLE}={FULL}"
-        raise InvalidEnvironment(f"{needed} needs {file}: {error.strerror}", _FIX) from None
+        message = f"{WEIGHTS_PIN_VARIABLE} needs {file}: {error.strerror}"
+        raise InvalidEnvironment(message, _FIX) from None
     digest = hashlib.sha256(content).hexdigest()
-    if pin and digest != pin:
+    if digest != pin:
         raise InvalidEnvironment(
             f"{file} has the SHA-256 {digest}, and {WEIGHTS_PIN_VARIABLE} is {pin}: the weights "
             "were changed after the deploy",
@@ -206,81 +177,25 @@ def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]
         document = json_reader.read(content, str(file))
         if document["format"] != _FORMAT:
             raise ValueError("another format")
-        folders: dict[str, dict[str, _ManifestEntry]] = {}
+        folders: dict[str, dict[str, int]] = {}
         for role, folder in document["folders"].items():
             if role not in ("target", "drafter") or folder["complete"] is not True:
                 raise ValueError(f"the copy of the {role} is not complete")
-            files = folder["files"].items()
-            folders[role] = {str(name): _manifest_entry(entry) for name, entry in files}
+            folders[role] = {name: entry["size"] for name, entry in folder["files"].items()}
         return folders
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidEnvironment(f"{file} cannot be used: {error}", _FIX) from None
 
 
-def _manifest_entry(entry: Any) -> _ManifestEntry:
-    """An entry of the manifest. Raises ValueError, LookupError or TypeError for an invalid one."""
-    size, sha256, part = entry["size"], entry.get("sha256"), entry.get("part_size")
-    if type(size) is not int or size < 0 or not (part is None or (type(part) is int and part > 0)):
-        raise ValueError("an entry has no valid size")
-    if isinstance(sha256, str) and SHA256.fullmatch(sha256):
-        return _ManifestEntry(size, bytes.fromhex(sha256))
-    algorithm, _, value = (entry.get("checksum") or "").partition(":")
-    if algorithm != "SHA256":
-        return _ManifestEntry(size)
-    return _ManifestEntry(size, base64.b64decode(value, validate=True), part or 0)
-
-
-def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
+def _compare_sizes(folder: Path, files: Mapping[str, int]) -> None:
     """Raise InvalidEnvironment unless the folder holds these files, of these sizes, and no more."""
     try:
         paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
         sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     except OSError as error:
         raise InvalidEnvironment(f"{folder} cannot be read: {error.strerror}", _FIX) from None
-    differing = [
-        name
-        for name in sorted({*files, *sizes})
-        if name not in files or sizes.get(name) != files[name].size
-    ]
-    if differing:
+    names = sorted({*files, *sizes})
+    if differing := [name for name in names if sizes.get(name) != files.get(name)]:
         raise InvalidEnvironment(
             f"{folder} differs from its manifest: {first_names(differing)}", _FIX
         )
-
-
-def _compare_contents(files: Mapping[Path, _ManifestEntry]) -> None:
-    """Raise InvalidEnvironment for the first file with another content, or an unknown one."""
-    from concurrent.futures import ThreadPoolExecutor  # most containers do not need it
-
-    if unknown := [path.name for path, file in files.items() if not file.digest]:
-        raise InvalidEnvironment(
-            f"{VERIFY_VARIABLE} is {FULL}; the manifest has no SHA-256 of {first_names(unknown)}",
-            "copy the weights again with `peagle weights sync`, or remove the variable",
-        )
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for path, same in zip(files, pool.map(_is_same, files.items()), strict=True):
-            if not same:
-                raise InvalidEnvironment(f"{path} has other content than its manifest lists", _FIX)
-
-
-def _is_same(entry: tuple[Path, _ManifestEntry]) -> bool:
-    path, file = entry
-    parts: list[bytes] = []
-    left = file.size
-    try:
-        with open_regular(path) as stream:
-            while left or not parts:
-                part, of_part = hashlib.sha256(), min(file.part or left, left)
-                left -= of_part
-                while of_part:
-                    chunk = stream.read(min(of_part, _CHUNK))
-                    if not chunk:
-                        return False
-                    part.update(chunk)
-                    of_part -= len(chunk)
-                parts.append(part.digest())
-            if stream.read(1):
-                return False
-    except OSError:
-        return False
-    return file.digest == (hashlib.sha256(b"".join(parts)).digest() if file.part else parts[0])

@@ -118,11 +118,9 @@ def _defined(name: str) -> str:
 def _mounted(manifest: bytes) -> None:
     root = written("ml/model/peagle-weights.json", manifest).parents[1]
     written("ml/model/target/config.json", b"{}")
-    for verify in ("full", "sizes"):
-        environment = {"PEAGLE_ML_ROOT": str(root), MODEL: str(root / "model" / "target")}
-        if verify != "full":
-            environment["PEAGLE_WEIGHTS_SHA256"] = hashlib.sha256(manifest).hexdigest()
-        check_mounted_weights(environment, verify, Log(Redactor({}), _null()))
+    environment = {"PEAGLE_ML_ROOT": str(root), MODEL: str(root / "model" / "target")}
+    environment["PEAGLE_WEIGHTS_SHA256"] = hashlib.sha256(manifest).hexdigest()
+    check_mounted_weights(environment)
 
 
 def _null() -> int:

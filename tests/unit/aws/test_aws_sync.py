@@ -34,7 +34,6 @@ from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.sync import SyncProgress, sync_weights, with_local_weights
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.logs import Log, Redactor
 from peagle_serve.weights import check_mounted_weights
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -390,7 +389,7 @@ def test_an_original_that_changes_is_detected(
         apply(aws, plan)
 
 
-def test_what_a_sync_records_passes_the_containers_full_check(
+def test_what_a_sync_records_passes_the_containers_check(
     aws: Aws, tmp_path: Path, theirs: Weights
 ) -> None:
     weights = folder_weights(write_model(tmp_path / "own", 17 * PART // 5))
@@ -402,13 +401,13 @@ def test_what_a_sync_records_passes_the_containers_full_check(
         file.write_bytes(stored(aws, key))
     target = str(mounted / "target")
     environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml"), "SM_VLLM_MODEL": target}
-    with open(os.devnull, "w") as nowhere:
-        log = Log(Redactor({}), nowhere.fileno())
-        check_mounted_weights(environment, "full", log)
-        file = mounted / "target" / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:-1] + b"x")
-        with pytest.raises(InvalidEnvironment, match="has other content"):
-            check_mounted_weights(environment, "full", log)
+    manifest = (mounted / "peagle-weights.json").read_bytes()
+    environment["PEAGLE_WEIGHTS_SHA256"] = hashlib.sha256(manifest).hexdigest()
+    check_mounted_weights(environment)
+    file = mounted / "target" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InvalidEnvironment, match="differs from its manifest"):
+        check_mounted_weights(environment)
 
 
 # From the Hub.

@@ -1,6 +1,5 @@
 """Mounted weights are compared with the pinned manifest before the engine starts."""
 
-import base64
 import hashlib
 import json
 import os
@@ -10,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from peagle_serve.contract import InvalidEnvironment, read_settings
-from peagle_serve.logs import Log, Redactor
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.weights import check_mounted_weights
 from tests.unit.containers.recording import container_in, documents
 from tests.unit.containers.weights import model, pair
-
-PART = 10
 
 
 class Mounted:
@@ -39,12 +35,8 @@ class Mounted:
         self.pin = self.write()
 
     def _files(self, part: str) -> dict[str, Any]:
-        files = {}
-        for path in (self.model / part).iterdir():
-            content = path.read_bytes()
-            digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-            files[path.name] = {"size": len(content), "checksum": f"SHA256:{digest}"}
-        return files
+        paths = (self.model / part).iterdir()
+        return {path.name: {"size": path.stat().st_size} for path in paths}
 
     def write(self) -> str:
         """Write the manifest; its SHA-256."""
@@ -61,10 +53,7 @@ class Mounted:
         return {**self.variables, **environment, **more}
 
     def check(self, **more: str) -> None:
-        environment = self.environment(**more)
-        with open(os.devnull, "w") as nowhere:
-            log = Log(Redactor({}), nowhere.fileno())
-            check_mounted_weights(environment, read_settings(environment).verify, log)
+        check_mounted_weights(self.environment(**more))
 
 
 @pytest.fixture
@@ -72,14 +61,10 @@ def mounted(tmp_path: Path) -> Mounted:
     return Mounted(tmp_path)
 
 
-FULL = {"PEAGLE_VERIFY": "full"}
-
-
-@pytest.mark.parametrize("more", [{}, FULL, {"PEAGLE_VERIFY": "sizes"}], ids=str)
-def test_the_files_of_the_manifest_are_accepted(mounted: Mounted, more: dict[str, str]) -> None:
+def test_the_files_of_the_manifest_are_accepted(mounted: Mounted) -> None:
     (mounted.model / "warm").mkdir()
     (mounted.model / "warm" / "x.tar.gz").touch()
-    mounted.check(**more)
+    mounted.check()
 
 
 def unlist(mounted: Mounted, part: str = "drafter") -> None:
@@ -177,11 +162,7 @@ def test_other_files_are_refused(
 @pytest.mark.parametrize("text", [
     "[]", '{"format": 2}', '{"format": 1, "folders": {"../x": {}}}',
     '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
-    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
-    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-    ' "checksum": "SHA256:!"}}}}}',
-    *('{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-      f' "part_size": {part}}}}}}}}}' for part in ("0", "true", '"1"')),
+    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {}}}}}',
 ])  # fmt: skip
 def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str
@@ -191,72 +172,16 @@ def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
         mounted.check(PEAGLE_WEIGHTS_SHA256=hashlib.sha256(text.encode()).hexdigest())
 
 
-def flip(mounted: Mounted) -> None:
-    path = mounted.model / "target" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_changed_byte_is_found_by_the_full_check_only(mounted: Mounted) -> None:
-    flip(mounted)
-    mounted.check()
-    with pytest.raises(InvalidEnvironment, match=r"model\.safetensors has other content"):
-        mounted.check(**FULL)
-
-
-@pytest.mark.parametrize("size", [1, PART, PART + 1, 3 * PART])
-def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: int) -> None:
-    content = b"x" + os.urandom(size - 1)  # never all zero, as below
-    (mounted.model / "target" / "vocabulary.txt").write_bytes(content)
-    parts = (content[at : at + PART] for at in range(0, size, PART))
-    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
-    checksum = base64.b64encode(hashlib.sha256(digests).digest()).decode()
-    mounted.document["folders"]["target"]["files"]["vocabulary.txt"] = {
-        "size": size, "checksum": f"SHA256:{checksum}", "part_size": PART,
-    }  # fmt: skip
-    mounted.pin = mounted.write()
-    mounted.check(**FULL)
-    (mounted.model / "target" / "vocabulary.txt").write_bytes(bytes(size))
-    with pytest.raises(InvalidEnvironment, match="other content"):
-        mounted.check(**FULL)
-
-
-@pytest.mark.parametrize("content", [b"", b"text"])
-def test_a_digest_in_hexadecimal_is_compared(mounted: Mounted, content: bytes) -> None:
-    file = mounted.model / "target" / "notes.txt"
-    file.write_bytes(content)
-    mounted.document["folders"]["target"]["files"]["notes.txt"] = {
-        "size": len(content), "sha256": hashlib.sha256(content).hexdigest(),
-    }  # fmt: skip
-    mounted.pin = mounted.write()
-    mounted.check(**FULL)
-    file.write_bytes(b"x" * len(content))
-    if content:
-        with pytest.raises(InvalidEnvironment, match="other content"):
-            mounted.check(**FULL)
-
-
-def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mounted) -> None:
-    mounted.entry()["checksum"] = "CRC64NVME:AAAA"
-    mounted.pin = mounted.write()
-    mounted.check()
-    with pytest.raises(InvalidEnvironment, match=r"no SHA-256 of model\.safetensors"):
-        mounted.check(**FULL)
-
-
-def test_without_a_pin_only_the_full_check_looks(mounted: Mounted) -> None:
-    flip(mounted)
+def test_without_a_pin_nothing_is_compared(mounted: Mounted) -> None:
+    grow(mounted)
     mounted.check(PEAGLE_WEIGHTS_SHA256="")
-    with pytest.raises(InvalidEnvironment, match="other content"):
-        mounted.check(PEAGLE_WEIGHTS_SHA256="", **FULL)
 
 
 @pytest.mark.thorough
 def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Path) -> None:
     mounted = Mounted(tmp_path / "ml")
     container = container_in(tmp_path / "engine")
-    assert container.run(mounted.environment(**FULL)).returncode == 1, "the recorder ends with 1"
+    assert container.run(mounted.environment()).returncode == 1, "the recorder ends with 1"
     add("modeling_x.py")(mounted)
     done = container.run(mounted.environment())
     assert done.returncode == 2
