@@ -158,7 +158,6 @@ MOUNTED = {
                     "size": 2,
                     "sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a",
                     "checksum": "SHA256:RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o=",
-                    "part_size": 1,
                 }
             },
         }

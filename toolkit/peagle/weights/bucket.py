@@ -97,13 +97,11 @@ _Text = Annotated[str, AfterValidator(sanitize)]
 @dataclass(frozen=True)
 class FileEntry:
     """A file: its size in bytes, the Hub's SHA-256 in hex where it has one, and S3's checksum
-    (``ALGORITHM:value``) once the file is there. With ``part_size``, that is the checksum of the
-    checksums of parts of so many bytes."""
+    (``ALGORITHM:value``) once the file is there."""
 
     size: Annotated[int, Field(strict=True, ge=0)]
     sha256: str | None = None
     checksum: str | None = None
-    part_size: int | None = None
 
 
 @dataclass(frozen=True)

@@ -455,7 +455,7 @@ def _bring(
             "another client may write there; run the command again",
             code="checksum-mismatch",
         )
-    return replace(file, checksum=head.checksum, part_size=head.part_size)
+    return replace(file, checksum=head.checksum)
 
 
 def _is_same(source: WeightSource, name: str, head: ObjectInfo, progress: SyncProgress) -> bool:
