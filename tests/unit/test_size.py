@@ -9,7 +9,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 # package: lines at most, aim
 BUDGET = {
     "modules": (4_158, 3_750),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (3_820, 3_600),
+    "peagle_serve": (3_725, 3_600),
     "vllm": (678, 500),
     "catalog": (1_978, 1_800),
     "checkpoints": (1_957, 1_550),
@@ -21,7 +21,7 @@ BUDGET = {
     "engine": (2_890, 1_800),
     "images": (773, 700),
     "aws": (2_884, 2_600),
-    "weights": (1_806, 1_500),
+    "weights": (1_804, 1_500),
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
     "bench": (3_622, 3_100),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_886, 5_360),
     "cli": (7_851, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_100, 241
+MOST_LINES, MOST_FILES = 60_003, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
