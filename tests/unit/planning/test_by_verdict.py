@@ -210,6 +210,12 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
     assert not any("no acceptance is known" in text for text in verdict.changes)
 
 
+def test_a_gpu_is_compared_with_as_many_as_hold_a_drafter_too() -> None:
+    made = verdict(pair="gemma-4-31b", gpu="A100", loads=(1, 8))  # two hold the target alone
+    assert made.tensor_parallel_size == 4
+    assert all(load.best.k for size in made.workloads for load in size.loads)
+
+
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
     verdict = make_verdict(measured(gpu="l40s"), CATALOG, SHORT)
     assert (verdict.instance_type, verdict.gpu) == ("ml.g6e.xlarge", "L40S")

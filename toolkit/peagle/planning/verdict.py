@@ -313,7 +313,8 @@ def _choose_engine(
             most = max(options.loads)
             planned = _planned_gpus(options, usual.workload, most, instance, usual.catalog)
         sizes = [gpus for gpus in usual.divisions(instance.gpu_count) if planned in (None, gpus)]
-        for gpus, length, tried in product(sizes, lengths, (drafter, None)):
+        # The fewest GPUs for the target may not hold a drafter, which would say nothing of it.
+        for length, tried, gpus in product(lengths, (drafter, None), sizes):
             for load in loads:
                 k = tried.k_recommended if tried else 0
                 engine = load.engine(instance, gpus, tried, k)
