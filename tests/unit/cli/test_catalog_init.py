@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import find_pair, load_catalog
+from peagle.render.requests import pair_arguments
+from peagle.weights.own_target import plan_pair
 from tests.support import Done, in_process
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
 from tests.unit.checks.damage import tiny
@@ -30,7 +32,7 @@ def test_the_file_is_accepted_and_planned(head: str) -> None:
     assert f"Next: peagle --catalog own plan {pair}" in done.err
     assert in_process("catalog", "check", "own/acme/chat-7b.yaml").code == 0
     plan = in_process("--catalog", "own", "plan", pair, "--json").document
-    assert plan["pair"] == f"acme/chat-7b+acme/{head}"
+    assert plan["pair"] == f"acme/chat-7b+{head}"
     assert plan["speculation"]["parallel_drafting"] is (head == "p-eagle")
 
 
@@ -45,6 +47,28 @@ def test_the_numbers_are_those_of_the_checkpoint() -> None:
     assert made.drafter.weight_bytes == bundled.drafter.weight_bytes
     assert made.drafter.attention == bundled.drafter.attention
     assert made.target.proof.chat
+
+
+def test_weights_in_a_folder_are_uploaded_from_there() -> None:
+    init(TARGET, "--drafter", HEAD, "-o", "my")
+    plan = in_process("--catalog", "my", "plan", "target+p-eagle", "--json").document
+    for part, location in (("target", TARGET), ("drafter", HEAD)):
+        weights = plan[part]["weights"]
+        assert (weights["kind"], weights["location"]) == (
+            "directory",
+            str(Path(location).resolve()),
+        )
+        assert weights["s3_uri"].endswith(f"/{part}/")
+    checked = in_process("--catalog", "my", "check", "target+p-eagle", "--json").document
+    assert [files["location"] for files in checked["read"]] == [
+        str(Path(each).resolve()) for each in (TARGET, HEAD)
+    ]
+    made = plan_pair("target+p-eagle", {}, load_catalog(Path("my")))
+    assert pair_arguments(made) == ["own/target+p-eagle"]
+    copied = "s3://bucket/target/"
+    words = ("plan", "own/target", "--no-speculation", "--model-source", copied, "--json")
+    weights = in_process("--catalog", "my", *words).document["target"]["weights"]
+    assert (weights["kind"], weights["location"]) == ("s3", copied)
 
 
 def test_what_is_unknown_is_marked() -> None:

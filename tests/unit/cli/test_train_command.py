@@ -90,6 +90,13 @@ def test_what_cannot_be_planned(
     assert (done.code, json.loads(done.err)["error"]["code"]) == (exit_code, code)
 
 
+def test_a_fix_names_the_folder_of_the_users_own_target(data: Path) -> None:
+    on = ("--instance-type", "ml.g4dn.xlarge")
+    done = in_process("train", "plan", str(TINY_TARGET), "--data", str(data), *on, "--json")
+    command = ["peagle", "plan", str(TINY_TARGET)]
+    assert (done.code, done.refusal["command"]) == (3, command)
+
+
 @pytest.mark.parametrize("target", ["tiny+p-eagle", f"{TINY_TARGET}+ngram"])
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_a_pair_with_a_drafter_is_refused(target: str, verb: str, data: Path) -> None:

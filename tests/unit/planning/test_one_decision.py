@@ -153,7 +153,20 @@ def test_a_verdict_has_the_gpus_of_the_plan_for_each_load() -> None:
         )
         gpus = load.tensor_parallel_size or verdict.tensor_parallel_size
         assert gpus == make_plan(planned, CATALOG).fit.tensor_parallel_size
-    assert [load.tensor_parallel_size for load in verdict.workloads[0].loads] == [4, None]
+    first, second = verdict.workloads[0].loads
+    assert (first.tensor_parallel_size, second.tensor_parallel_size) == (4, None)
+    # The plan for the load of all copies has the same price per token.
+    plan = make_plan(
+        planned.model_copy(update={"concurrency": 2 * 64, "instance_count": 1}), CATALOG
+    )
+    assert plan.copies is not None
+    assert plan.copies.per_instance == 2
+    speed = second.speed(second.best)
+    assert speed is not None
+    assert plan.speed is not None
+    assert speed.usd_per_million_tokens == pytest.approx(
+        plan.speed.usd_per_million_tokens, rel=0.01
+    )
 
 
 @pytest.mark.thorough

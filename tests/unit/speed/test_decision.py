@@ -50,7 +50,8 @@ def verdict(
         load: {setting: compared(setting, at) for setting in curves}
         for at, load in enumerate(loads)
     }
-    return decide_workload("short-prompt", SHORT, by_load, 36.0, "p-eagle")
+    prices = dict.fromkeys(by_load, 36.0)
+    return decide_workload("short-prompt", SHORT, by_load, prices, "p-eagle")
 
 
 def best(decision: WorkloadVerdict) -> list[Setting | None]:
@@ -293,6 +294,7 @@ def test_where_the_cache_does_not_hold_the_load_a_drafter_pays_no_more() -> None
         }
         for load, holds_load in ((1, True), (8, False))
     }
-    decision = decide_workload("short-prompt", SHORT, by_load, 36.0, "p-eagle")
+    prices = dict.fromkeys(by_load, 36.0)
+    decision = decide_workload("short-prompt", SHORT, by_load, prices, "p-eagle")
     assert best(decision) == [K3, NO_SPECULATION]
     assert decision.crossovers == ()

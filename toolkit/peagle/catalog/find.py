@@ -7,7 +7,7 @@ import os
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
-from peagle_serve.contract import is_s3_uri
+from peagle_serve.contract import HUB_ID, is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
 """The code of the error that a target has no such drafter."""
@@ -71,7 +71,7 @@ def pair_name(target: Target, drafter: Drafter | None) -> str:
     if drafter is None:
         return target.id
     weights = drafter.weights
-    on_hub = weights is not None and not weights.startswith("./")
+    on_hub = weights is not None and HUB_ID.fullmatch(weights)
     return f"{target.id}+{weights if on_hub else drafter.name}"
 
 

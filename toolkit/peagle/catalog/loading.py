@@ -246,9 +246,9 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
     is_folder = weights.startswith("./")
     is_inside = is_folder and ".." not in Path(weights).parts and (path.parent / weights).is_dir()
-    if not is_inside and (is_folder or not HUB_ID.fullmatch(weights)):
-        fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder next to the file"
-        yield where, f"{weights!r} is neither an id nor a folder next to the file", fix
+    if not (is_inside or weights.startswith(("/", "s3://")) or HUB_ID.fullmatch(weights)):
+        fix = "write an id such as openai/gpt-oss-20b, ./folder next to the file, /folder, or s3://"
+        yield where, f"{weights!r} is neither an id nor a folder, nor in S3", fix
 
 
 def _unknown(where: Location, kind: str, name: str, names: list[str]) -> Iterator[Violation]:

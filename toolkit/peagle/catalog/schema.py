@@ -188,7 +188,7 @@ class LongContext(Frozen):
 
 class Drafter(Frozen):
     """Proposes tokens for a target. P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``.
-    ``weights`` is a Hugging Face id or a folder next to the catalogue file, if it has any."""
+    ``weights`` are named as those of a target, if it has any."""
 
     name: ShortName
     title: str
@@ -229,7 +229,7 @@ class ProofPrompts(Frozen):
 
 
 class Target(Frozen):
-    """A model to serve. ``weights`` is its Hugging Face id or a folder next to the file.
+    """A model to serve. ``weights``: Hugging Face id, folder (``./`` is next to the file) or S3.
 
     Without a ``default_drafter`` it is served without speculation unless a drafter is named.
     """

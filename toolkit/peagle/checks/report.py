@@ -14,6 +14,7 @@ from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.entries import drafter_from_checkpoint, is_from_checkpoint, own_drafter
 from peagle.checkpoints.models import (
     ReadCheckpoint,
+    is_hub_id,
     is_location,
     location_fix,
     means_folder,
@@ -58,8 +59,7 @@ class CheckOptions(EngineOptions):
 
 
 NOT_IN_SANDBOX = frozenset({"image-by-tag"})
-"""Findings that do not concern the sandbox: it runs an engine of this machine, not AWS's image,
-and has no digests of AWS's images."""
+"""Findings that do not concern the sandbox: it runs an engine of this machine, not AWS's image."""
 
 
 class FilesRead(Result):
@@ -151,15 +151,15 @@ def _read_checkpoint(
     """The checkpoint there, else beside the catalogue's file; ``None``: not read."""
     if location not in (None, HUB):
         return read(location)
-    if entry.weights is not None and entry.weights.startswith("./"):
+    if entry.weights and entry.weights.startswith((".", "/")):
         folder = Path(catalog.origins[target.id]).parent / entry.weights
         return read(str(folder) if folder.is_absolute() else f"./{folder}")
     if location is None:
         return None
     if entry.weights is None:
-        message = f"{entry.title} is not on the Hub"
-        raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
-    return read(f"{entry.weights}@{entry.revision}" if entry.revision else entry.weights)
+        raise UserError(f"{entry.title} is not on the Hub", "use a folder or s3://", "not-on-hub")
+    on_hub = entry.revision and is_hub_id(entry.weights)
+    return read(f"{entry.weights}@{entry.revision}" if on_hub else entry.weights)
 
 
 def _report(typed: str, case: Case, model: Checkpoint | None) -> CheckReport:

@@ -347,7 +347,7 @@ def verdict(
     speculation, from measurements and the performance model; estimates of a drafter count only
     where none of its K is measured. Measured settings within 3 % tie, estimates within 2 %, and the
     simpler one wins. Speculation stops, or starts, paying where the best drafter and K passes the
-    speed without speculation. Speeds are of one engine; the price is that of a whole instance.
+    speed without speculation. Speeds are of one engine, and $/1M is at the price of its GPUs.
     """
     from peagle.bench.acceptance import with_text_acceptance
 

@@ -181,21 +181,25 @@ def make_verdict(
             if planned not in (None, compared.gpus):
                 compared.by_load[size, requests] = planned
     if refusal := compared.refusal(None):
-        fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
+        fix = Fix("find types that fit", ("peagle", "plan", options.pair))
         raise Refused(refusal, fix, "does-not-fit")
     price, findings = find_price(instance, region)
     settings, usd = compared.settings(drafters), price.usd_per_hour if price else None
     decided = []
     for name, size in sizes.items():
+        gpus = {n: compared.by_load.get((size, n)) for n in sorted(set(options.loads))}
         by_load = {
             requests: {setting: compared.compare(setting, size, requests) for setting in settings}
-            for requests in sorted(set(options.loads))
+            for requests in gpus
         }
-        verdict = decide_workload(name, size, by_load, usd, default)
+        # A plan fills the other GPUs with copies of the engine, which share the price.
+        copies = {
+            n: instance.gpu_count // (of_load or compared.gpus) for n, of_load in gpus.items()
+        }
+        prices = {requests: usd and usd / copies[requests] for requests in gpus}
+        verdict = decide_workload(name, size, by_load, prices, default)
         loads_on_gpus = tuple(
-            entry.model_copy(
-                update={"tensor_parallel_size": compared.by_load.get((size, entry.concurrency))}
-            )
+            entry.model_copy(update={"tensor_parallel_size": gpus[entry.concurrency]})
             for entry in verdict.loads
         )
         decided.append(verdict.model_copy(update={"loads": loads_on_gpus}))
@@ -239,11 +243,9 @@ def _choose_sizes(
         sizes = {options.workload or "your requests": size}
     largest = max((size.tokens for size in sizes.values()), default=0)
     if largest == 0 or largest > longest:
-        raise UserError(
-            f"requests of {largest:,} tokens are longer than {target.id} supports",
-            f"use at most {longest:,} tokens of prompt and answer together",
-            code="requests-above-context",
-        )
+        message = f"requests of {largest:,} tokens are longer than {target.id} supports"
+        fix = f"use at most {longest:,} tokens of prompt and answer together"
+        raise UserError(message, fix, "requests-above-context")
     return sizes
 
 
@@ -326,11 +328,9 @@ def _choose_engine(
         message = f"{target.id} cannot run on {size} of the GPUs of {largest.place}"
         fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
         raise UserError(message, fix, code="tensor-parallel")
-    raise Refused(
-        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.place})",
-        Fix("find types that fit", ("peagle", "plan", target.short_name)),
-        code="does-not-fit",
-    )
+    on = f"{size or possible[-1]} x {largest.gpu} ({largest.place})"
+    types = Fix("find types that fit", ("peagle", "plan", options.pair))
+    raise Refused(f"{target.id} does not fit on {on}", types, "does-not-fit")
 
 
 def _changes(

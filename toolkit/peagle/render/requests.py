@@ -372,7 +372,7 @@ def _read_pair(plan: Plan) -> tuple[str, str | None, bool]:
     is_own = target.id.startswith(f"{OWN}/")
     if drafter is None or speculation is None:
         return (target.weights.location, None, True) if is_own else (target.id, None, False)
-    if is_own:
+    if is_own and (drafter.name == OWN or drafter.weights is None):
         return target.weights.location, drafter.id, True
     if drafter.name != OWN and drafter.id == drafter.name:
         return plan.pair, None, True

@@ -98,8 +98,8 @@ class WorkloadVerdict(Frozen):
 
 class Verdict(Frozen):
     """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
-    it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance. ``changes``
-    say what would change the verdict."""
+    it. Speeds are of one engine, and costs at its share of the GPUs; ``usd_per_hour`` is the price
+    of one whole instance. ``changes`` say what would change the verdict."""
 
     format: Literal[1] = 1
     target: Line
@@ -166,16 +166,16 @@ def decide_workload(
     name: str,
     workload: Workload,
     compared: Mapping[int, Mapping[Setting, SettingResult]],
-    usd_per_hour: float | None,
+    usd_per_hour: Mapping[int, float | None],
     default_drafter: str | None,
 ) -> WorkloadVerdict:
     """The verdict for requests of this size, of what is ``compared`` at each load in ascending
-    order, at this price of the instance. It has the settings that matter: the target alone, all
-    that win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere,
-    and each drafter's own best. Of tied settings, those of ``default_drafter`` are simpler. Where
-    some settings hold a load, the others are not selected."""
+    order, at this price of an engine. It has the settings that matter: the target alone, all that
+    win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere, and
+    each drafter's own best. Of tied settings, those of ``default_drafter`` are simpler. Where some
+    settings hold a load, the others are not selected."""
     loads = [
-        _decide_load(workload, load, settings, usd_per_hour, default_drafter)
+        _decide_load(workload, load, settings, usd_per_hour[load], default_drafter)
         for load, settings in compared.items()
     ]
     settings = [*dict.fromkeys(setting for at_load in compared.values() for setting in at_load)]

@@ -384,7 +384,7 @@ def _serving_engine(
     instance type of a plan, or where the head does not fit there, on the cheapest that has the
     memory; the verdict there; and the price in USD per hour."""
     concurrency = options.concurrency or USUAL_CONCURRENCY
-    chosen: dict[str, Any] = {"pair": target.id, "loads": (concurrency,)}
+    chosen: dict[str, Any] = {"loads": (concurrency,)}
     if options.instance_type is None and options.gpu is None:
         plan = make_plan(Options(pair=target.id, region=options.region), catalog)
         load = Load(

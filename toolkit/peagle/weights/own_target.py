@@ -27,6 +27,7 @@ from peagle.checkpoints.heads import trained_k
 from peagle.checkpoints.models import (
     Checkpoint,
     ReadCheckpoint,
+    hub_snapshot,
     is_hub_id,
     is_location,
     location_fix,
@@ -193,21 +194,20 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
             code="head-not-a-drafter",
         )
     target_id = f"{file.absolute().parent.name}/{file.stem}"
-    weights, guessed = _weights(model.location, file, target_id)
     read = estimate_entry(model)
     target = read.model_copy(
         update={
             "id": target_id,
             "short_name": shorten_name(target_id),
             "title": file.stem,
-            "weights": weights,
+            "weights": _name_weights(model.location, file),
             "licence": "unknown",
             "min_vllm": vllm,
             "parameters": count_parameters(model) or max(1, read.weight_bytes // 2),
             "source": f"config.json and weight headers of {parse_identity(model.location)[0]}",
         }
     )
-    unknown = _explain_unknown(model, target, guessed)
+    unknown = _explain_unknown(model, target)
     if head is None:
         unknown["drafters",] = "no head was read; plans use no speculation"
         return NewEntry(target, unknown)
@@ -216,17 +216,15 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
     return NewEntry(target.model_copy(update=update), unknown | unknown_of_head)
 
 
-def _weights(location: str, file: Path, guess: str) -> tuple[str, bool]:
-    """How a catalogue file names weights, and whether that is a guess: an id on the Hub, or a
-    folder next to the file."""
-    name = split_revision(location)[0]
-    if is_hub_id(location) and not means_folder(location):
-        return name, False
-    if means_folder(location):
-        beside = os.path.relpath(Path(location).expanduser().resolve(), file.absolute().parent)
-        if not beside.startswith(".."):
-            return f"./{beside}", False
-    return guess, True
+def _name_weights(location: str, file: Path) -> str:
+    """How a catalogue file names weights: an id on the Hub, ``s3://``, or a folder, which is
+    relative to the file if it is next to it."""
+    name = hub_snapshot(location) or location
+    if not means_folder(name):
+        return split_revision(name)[0]
+    folder = Path(name).expanduser().resolve()
+    beside = os.path.relpath(folder, file.absolute().parent)
+    return str(folder) if beside.startswith("..") else f"./{beside}"
 
 
 _LICENCE = "a checkpoint does not state it; see the model card"
@@ -234,7 +232,7 @@ _NO_COMMIT = "the commit, so the downloaded files may change"
 _ESTIMATED = "no weight header was read; estimated from config.json"
 
 
-def _explain_unknown(model: Checkpoint, target: Target, guessed: bool) -> dict[Location, str]:
+def _explain_unknown(model: Checkpoint, target: Target) -> dict[Location, str]:
     """Why values of the target are not known."""
     longest = target.architecture.max_positions
     unknown: dict[Location, str] = {
@@ -244,9 +242,7 @@ def _explain_unknown(model: Checkpoint, target: Target, guessed: bool) -> dict[L
         ("engine_arguments",): "the settings of its model card, such as the parsers of tool calls "
         "and reasoning",
     }
-    if guessed:
-        unknown["weights",] = f"its id on the Hub; these are the values of {model.location}"
-    if target.revision == "main" and not target.weights.startswith("./"):
+    if target.revision == "main" and is_hub_id(target.weights):
         unknown["revision",] = _NO_COMMIT
     if not model.tensors:
         unknown["weight_bytes",] = _ESTIMATED
@@ -260,9 +256,7 @@ def _drafter(
 ) -> tuple[Drafter, dict[Location, str]]:
     """The drafter, and what is not known of it or left out, by key of the entry."""
     read = drafter_from_checkpoint(head)
-    organization = target.id.partition("/")[0]
-    head_name = parse_identity(head.location)[0].partition("/")[2]
-    weights, guessed = _weights(head.location, file, f"{organization}/{head_name}")
+    weights = _name_weights(head.location, file)
     trained = trained_k(head.config)
     usual = UNKNOWN_HEAD_K if read.parallel_drafting else SEQUENTIAL_K
     kind = method_title(read.method, read.parallel_drafting)
@@ -273,9 +267,7 @@ def _drafter(
         "acceptance_floor": "the acceptance length that deploy must measure",
         "published": "acceptance lengths that its authors claim",
     }
-    if guessed:
-        unknown["weights"] = f"its id on the Hub; these are the values of {head.location}"
-    if read.revision is None and not weights.startswith("./"):
+    if read.revision is None and is_hub_id(weights):
         unknown["revision"] = _NO_COMMIT
     if not head.tensors and read.weight_bytes:
         unknown["weight_bytes"] = _ESTIMATED

@@ -194,7 +194,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         price = f": {format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
     several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
     where = "this machine" if here else verdict.instance_type
-    view.print_line(f"{where}{several}{'' if here else price}; speeds are of one engine")
+    view.print_line(f"{where}{several}{'' if here else price}; speeds and $/1M are of one engine")
     for size in verdict.workloads:
         _print_size(size)
     if verdict.changes:
