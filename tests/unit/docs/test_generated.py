@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from measurements.pictures import __main__ as pictures
 from peagle.checks import list_rules
 from tests.support import bundled_evidence
 from tools.docs.codes import errors_found, findings_found, incomplete, known_problems
@@ -27,6 +28,10 @@ def test_a_generated_chapter_is_current(path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_the_picture_of_the_readme_has_todays_evidence() -> None:
+    assert (pictures.FOLDER / pictures.NAME).read_text(encoding="utf-8") == pictures.picture()
+
+
 def test_every_finding_has_severity_cause_and_fix() -> None:
     assert {rule.code for rule in list_rules()} - {*findings_found()} == {"known-problem"}
     assert incomplete(findings_found()) == []
