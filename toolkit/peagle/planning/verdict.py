@@ -341,8 +341,7 @@ def _changes(
 ) -> Iterator[str]:
     """What would change the verdict: the usual context and missing evidence, each in a sentence."""
     if (length := compared.load.max_model_len) < usual_length:
-        text = f"the default context of {usual_length:,} tokens does not fit there; engines with "
-        yield f"{text}{length:,} are compared"
+        yield f"{usual_length:,} tokens, the default, do not fit there; {length:,} are compared"
     unknown = set[str]()
     for size in decided:
         bests = {load.concurrency: load.speed(load.best) for load in size.loads}
