@@ -20,7 +20,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import HERE
 from peagle.deploy.preflight import preflight
 from peagle.engine import gpus as module
-from peagle.engine import local
+from peagle.engine import local, machine
 from peagle.engine import state as records
 from peagle.engine.dummy import PLUGIN, dummy_variables, with_dummy_weights
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
@@ -265,6 +265,18 @@ def test_a_driver_that_is_too_old_is_refused_before_a_start(
     else:
         with raises_code(code, Refused):
             module.check_driver(engine, visible_gpus())
+
+
+def test_the_doctor_of_a_gpu_host_asks_for_what_local_up_needs(
+    cards: Cards, own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(H200)
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)  # no moto: no sandbox
+    monkeypatch.setattr(module, "run_python", lambda python, code: "13.0")
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+    assert in_process("doctor").code == 0
+    monkeypatch.setattr(module, "run_python", lambda python, code: "")  # torch without CUDA
+    assert in_process("doctor").code == Refused.exit_code
 
 
 @pytest.mark.thorough

@@ -28,7 +28,7 @@ from peagle.text import plain
 def doctor(ctx: click.Context, /) -> None:
     """Check what this machine has and lacks.
 
-    Exits with 3 if something that `peagle demo` needs is missing.
+    Exits with 3 if something is missing that `peagle demo` needs, or on GPUs `peagle local up`.
     """
     from peagle.aws.client import find_credentials  # with boto3, which explain does not need
 
@@ -44,8 +44,8 @@ def doctor(ctx: click.Context, /) -> None:
         "AWS credentials", f"found ({method})" if method else "there are none", bool(method),
         "deploying to AWS", "use --sandbox, or configure credentials", ("aws", "configure"),
     )  # fmt: skip
-    vllm = catalog.runtimes.default
-    checks = (*machine_checks(vllm), credentials, *_gpu_checks(catalog), *wrong)
+    on_gpus = tuple(_gpu_checks(catalog))
+    checks = (*machine_checks(catalog.runtimes.default), credentials, *on_gpus, *wrong)
     documents = plain(checks)
     for document, check in zip(documents, checks, strict=True):
         document["command"] = None if check.fine else in_context(check.command) or None
@@ -58,7 +58,8 @@ def doctor(ctx: click.Context, /) -> None:
             needed = f"needed for {check.needed_for}: {check.fix}"
             facts.append(("", (needed, command_text(check.command))))
     view.print_facts(facts, indent=0, err=False)
-    if any(not check.fine and check.needed_for == "demo" for check in checks):
+    use = on_gpus[0].needed_for if on_gpus[0].fine else "demo"
+    if any(not check.fine and check.needed_for == use for check in checks):
         ctx.exit(Refused.exit_code)
 
 
