@@ -36,9 +36,6 @@ _OWN_RULES = ("fc.weight", "lm_head.weight", "embed_tokens.weight")
 _OWN_RULE_PARTS = ("mask_hidden", "d2t", "t2d")
 """Tensors whose shape a separate rule checks, by name and by a part of it."""
 
-_NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
-"""Tensors of every head whose shape is its width and nothing else."""
-
 
 def plain_name(name: str) -> str:
     """The name as vLLM sees it after its own renaming."""
@@ -97,20 +94,6 @@ def required(head: HeadConfig) -> Shapes | None:
         }
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in of_layer.items()}
     return shapes
-
-
-def stored_width(head: Head) -> int | None:
-    """The width that all of the head's weights have, if its config.json has a different one.
-
-    Then config.json alone is wrong, and rules do not report values derived from its number.
-    ``None`` if they agree, or one is unknown.
-    """
-    if required(head.config) is None:
-        return None
-    shapes = {plain_name(name): tensor.shape for name, tensor in head.tensors.items()}
-    norm_shapes = {shapes.get(name) for name in _NORMS}
-    width = norm_shapes.pop() if len(norm_shapes) == 1 else None
-    return width[0] if width and width != (head.config.hidden_size,) else None
 
 
 def draft_groups(target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup]) -> int | None:
@@ -216,12 +199,11 @@ _CAUSES = ("hidden-size-mismatch", "vocabulary-mismatch")
 
 def first_problem(case: Case, head: Head) -> Problem | None:
     """The first reason for which the container refuses the head, causes before what follows. Other
-    rules report another target than that of the pair, and a wrong width in config.json."""
+    rules report another target than that of the pair."""
     shape, listed, config = case.architecture, case.target.architecture, head.config
     sizes = (listed.hidden_size, listed.vocab_size)
     is_listed = (config.target_hidden_size, config.vocab_size) == sizes
-    other_target = is_listed and (shape.hidden_size, shape.vocab_size) != sizes
-    if other_target or stored_width(head) is not None:
+    if is_listed and (shape.hidden_size, shape.vocab_size) != sizes:
         return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
@@ -423,14 +405,7 @@ def tensors_unknown(case: Case, head: Head) -> Findings:
 @rule("tensor-shape", about="head", vllm_notices="at start")
 def tensor_shape(case: Case, head: Head) -> Findings:
     """Layer tensors of the head whose shapes differ from config.json."""
-    shapes, width = required(head.config), stored_width(head)
-    if shapes is None:
-        return
-    if width is not None:
-        size = head.config.hidden_size
-        message = f"config.json sets hidden_size to {size}, but the weights have width {width}"
-        yield error("drafter", message, f"set hidden_size to {width}, or {MIXED_FILES}")
-        return
+    shapes = required(head.config) or {}
     for name in head.tensors:
         shape = shapes.get(plain_name(name))
         if shape is not None and not has_own_rule(plain_name(name)) and head.shape(name) != shape:
