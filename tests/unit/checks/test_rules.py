@@ -1,12 +1,10 @@
 """Properties of every rule, and of running them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.catalog import find_pair
 from peagle.checks import check, list_rules
 from peagle.checks.facts import parse_ecr_image, parse_tag_version
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
@@ -54,16 +52,6 @@ def test_a_wrong_target_is_not_reported_as_an_error_of_its_head(tmp_path: Path) 
     case = geometry_case(tmp_path, "gpt-oss-20b", target=changes)
     errors = [finding.code for finding in check(case) if finding.level == "error"]
     assert errors == ["target-differs"]
-
-
-def test_the_catalogues_pair_sets_the_kind_of_the_users_own_pair(tmp_path: Path) -> None:
-    """Head and target fit each other, and PAIR only determines how the drafter is started."""
-    ours = geometry_case(tmp_path, "qwen3-coder-30b")
-    tiny = find_pair(CATALOG, "tiny")
-    case = replace(ours, target=tiny.target, drafter=tiny.drafter, k=5, max_model_len=2048)
-    case = replace(case, own_target=True)
-    reported = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
-    assert reported == [("target-differs", "note")]
 
 
 def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -> None:

@@ -83,25 +83,13 @@ def target_differs(case: Case) -> Findings:
         return
     differences = ", ".join(f"{name} {read[name]}, not {listed[name]}" for name in different)
     message = f"{checkpoint.location} is not {target.id}: {differences}"
-    # Whether the head that was read fits the target that was read, not the catalogue's.
-    head = case.head.config if case.head else None
-    sizes = (head.target_hidden_size, head.vocab_size) if head else None
-    fits_read, fits_listed = (
-        sizes == (shape.hidden_size, shape.vocab_size)
-        for shape in (case.architecture, target.architecture)
-    )
     if not case.own_target:
-        fix = "correct the catalogue file or its weights; plans use the values of the file"
-        yield error("target", message, fix)
-    elif fits_read and not fits_listed:
-        fix = (
-            "to plan with this model, write a catalogue file for it; here "
-            f"{target.short_name} only determines how the drafter is started"
-        )
-        yield note("target", message, fix)
+        fix = Fix("correct the catalogue file or its weights; plans use the values of the file")
     else:
-        fix = f"pass the location of {target.id}, or write a catalogue file for this model"
-        yield error("target", message, fix)
+        head = ("--drafter", case.head.location) if case.head else ()
+        sentence = f"pass the location of {target.id}, or check this model by itself"
+        fix = Fix(sentence, ("peagle", "check", checkpoint.location, *head))
+    yield error("target", message, fix)
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
