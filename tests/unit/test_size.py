@@ -13,7 +13,7 @@ BUDGET = {
     "vllm": (678, 500),
     "catalog": (1_978, 1_800),
     "checkpoints": (1_957, 1_550),
-    "checks": (2_154, 2_300),
+    "checks": (2_117, 2_300),
     "fit": (1_708, 1_700),
     "speed": (1_716, 1_500),
     "planning": (4_992, 3_850),
@@ -21,7 +21,7 @@ BUDGET = {
     "engine": (2_890, 1_800),
     "images": (773, 700),
     "aws": (2_884, 2_600),
-    "weights": (1_804, 1_500),
+    "weights": (1_796, 1_500),
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
     "bench": (3_622, 3_100),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_886, 5_360),
     "cli": (7_851, 6_200),
 }
-MOST_LINES, MOST_FILES = 60_003, 241
+MOST_LINES, MOST_FILES = 59_958, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
