@@ -70,9 +70,6 @@ _ENGINE_SETTINGS = (
 )  # fmt: skip
 """Options that are also settings of the case and fields of EngineConfig."""
 
-_ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")
-"""Rules about hardware that concern the GPU itself; images and AMIs do not change its memory."""
-
 _SETTINGS = (
     "vllm", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "kv_cache_dtype", "k",
@@ -306,7 +303,8 @@ def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
 
 
 def _check_rules(case: Case, *subjects: About) -> list[Finding]:
-    """Errors and warnings about the subjects, and errors about versions and the GPU."""
+    """Errors and warnings about the subjects, and errors about versions and the GPU; images and
+    AMIs do not change its memory."""
     findings = [
         finding
         for subject in subjects
@@ -314,7 +312,7 @@ def _check_rules(case: Case, *subjects: About) -> list[Finding]:
         if finding.level != "note"
     ]
     findings += errors(check(case, about="version"))
-    return findings + errors(check(case, only=_ABOUT_THE_GPU))
+    return findings + errors(check(case, only={"gpu-too-old"}))
 
 
 def _estimated(case: Case) -> Iterator[Finding]:
