@@ -80,7 +80,7 @@ def test_a_server_that_cannot_be_measured_is_one_error(
     (("local",), "no engine of this machine is running"),
     (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
     (("http://h", "--concurrency", "0"), "is no list of numbers"),
-    (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
+    (("http://h", "--repetitions", "0"), "needs a number of at least 1 and at most 50"),
     (("http://h", "--turns", "3"), "short-prompt has single prompts"),
     (("http://h", "--workload", "chat", "--requests", "4"), "one per stream"),
     (("http://h", "--workload", "chat", "--turns", "17"), "too short for 17 turns"),

@@ -47,6 +47,19 @@ def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
     assert (tmp_path / "iam/deploy-policy.json").read_text() == "mine"
 
 
+@pytest.mark.parametrize("words", [
+    ("--account", "1234"), ("--account", "my-account"), ("--account", "1234567890123"),
+    ("--repository", "models"), ("--repository", "https://github.com/acme/models"),
+    ("--repository", "acme/models/*"),
+])  # fmt: skip
+def test_an_account_and_a_repository_have_their_form(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = in_process("ci", "init", "github", *TOOLKIT, *words, "--json", folder=tmp_path)
+    assert (done.code, done.refusal["code"]) == (2, "usage")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> None:
     steps = " ".join(
         in_process("ci", "init", "github", *TOOLKIT, "--json", folder=tmp_path).document["next"]

@@ -173,6 +173,14 @@ def typed(arguments: tuple[str, ...], advice: Any) -> tuple[str, ...]:
     return (*kept, *option)
 
 
+@pytest.mark.parametrize("pair", ["gpt-oss-20b", "tiny"])
+def test_an_assumed_gpu_runs_the_target(pair: str) -> None:
+    document = in_process("fit", pair, "--gpu-memory-gib", "16", "--json").document
+    instances = load_catalog().instances.instances
+    assert document["gpu_guessed"]
+    assert min(each.capability for each in instances if each.gpu == document["gpu"]) >= 80
+
+
 PAIRS = [
     f"{target.short_name}+{drafter.name}"
     for target in load_catalog().targets.values()

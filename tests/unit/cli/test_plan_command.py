@@ -10,6 +10,7 @@ import click
 import pytest
 
 from peagle.cli.main import cli
+from peagle.planning.load import USUAL_CONCURRENCY
 from tests.support import Done, in_process
 from tests.unit.checks.damage import tiny
 
@@ -50,9 +51,15 @@ def test_a_refused_plan_is_shown_and_not_written(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     done = run("gpt-oss-20b", "--k", "11", "--out", str(out))
     assert done.code == 3
-    assert "k-above-trained" in done.out
+    assert (done.out + done.err).count("exceeds the trained K") == 1
+    assert run("gpt-oss-20b", "--k", "11", "--json").refusal["code"] == "k-above-trained"
     assert "Next:" not in done.out
     assert not out.exists(), "it cannot be applied"
+
+
+def test_the_help_names_the_default_concurrency() -> None:
+    words = " ".join(in_process("plan", "--help").out.split())
+    assert f"engines. [default: {USUAL_CONCURRENCY}]" in words
 
 
 @pytest.mark.parametrize("options", [

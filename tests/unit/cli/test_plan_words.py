@@ -13,7 +13,7 @@ from tests.support import in_process
 @pytest.mark.parametrize("more", [(), ("--verbose",)])
 def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, ...]) -> None:
     refused = in_process("plan", "tiny", "--workload", "agent", *more)
-    assert (refused.code, "exceed the context" in refused.out) == (3, True)
+    assert (refused.code, "exceed the context" in refused.err) == (3, True)
     assert not re.search(r"\$|tokens/s|USD", refused.out)
     made = in_process("plan", "tiny", "--workload", "agent", "--json").document
     estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]

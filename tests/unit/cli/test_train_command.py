@@ -81,6 +81,8 @@ def test_the_answers_may_be_longer_than_the_datas(data: Path) -> None:
         (("--instance-type", "ml.p9.large"), 2, "instance-unknown"),
         (("--held-out", "2", *ON), 2, "usage"),
         (("--mask-token-id", "1024", *ON), 2, "out-of-range"),
+        (("--probe", "--gpu", "H200"), 2, "conflicting-options"),
+        (("--probe", *ON), 2, "conflicting-options"),
     ],
 )
 def test_what_cannot_be_planned(
@@ -110,6 +112,9 @@ def test_a_plan_says_what_the_disk_of_the_instance_cannot_hold(data: Path) -> No
     done = in_process("train", "plan", "tiny", *words)
     assert "job-disk" in {each["code"] for each in done.document["findings"]}
     assert "data-few" not in {each["code"] for each in done.document["findings"]}
+    assert (done.code, done.refusal["code"]) == (3, "job-disk")
+    shown = in_process("train", "plan", "tiny", *words[:-1])
+    assert (shown.code, (shown.out + shown.err).count("of disk; ml.g6.xlarge has")) == (3, 1)
 
 
 def test_answers_have_the_longest_length_or_the_given_one(tmp_path: Path) -> None:

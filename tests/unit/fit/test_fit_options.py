@@ -124,6 +124,7 @@ def test_advice_is_the_smallest_change_and_names_its_option() -> None:
 ])  # fmt: skip
 def test_memory_alone_is_that_of_the_nearest_gpu(gib: float, gpu: str) -> None:
     assert nearest_gpu(CATALOG.instances, gib).gpu == gpu
+    assert nearest_gpu(CATALOG.instances, gib, 80).capability >= 80
 
 
 @pytest.mark.parametrize(("gib", "visible"), [

@@ -11,7 +11,6 @@ import pytest
 from moto import mock_aws
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import Missing
 from peagle.bench.workloads import random_prompt, read_prompts
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.train.data import (
@@ -410,5 +409,5 @@ def test_an_endpoint_that_captures_nothing(aws: Aws) -> None:
         read_training_data(["capture:a"], lambda: aws)
     with raises_code("no-capture"):
         find_captured(aws, "b")
-    with pytest.raises(Missing):
+    with raises_code("not-found"):
         find_captured(aws, "c")

@@ -156,8 +156,16 @@ def test_aws_accepts_the_request_for_any_target(
     if not target.startswith("s3://"):
         assert (trained, {*channels}) == (target, {"data"})
     else:
-        assert trained == "/opt/ml/input/data/target"
-        assert channels["target"]["S3DataSource"]["S3Uri"] == target
+        assert trained == "/opt/ml/input/data/My_Model"  # so that the head's record has its name
+        assert channels["My_Model"]["S3DataSource"]["S3Uri"] == target
+
+
+@pytest.mark.parametrize("pair", ["s3://bucket", "s3://bucket/data/"])
+def test_a_target_without_a_name_of_its_own_has_another_channel_than_the_data(pair: str) -> None:
+    assert job_arguments(pair, "head", [])[2] in (
+        "/opt/ml/input/data/bucket", "/opt/ml/input/data/target",
+    )  # fmt: skip
+    assert job_arguments(pair, "head", [])[2] != "/opt/ml/input/data/data"
 
 
 def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_path: Path) -> None:

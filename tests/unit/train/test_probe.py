@@ -12,7 +12,7 @@ from peagle.train import estimate as estimating
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, measure_rates, training_hours
 from peagle.train.recipe import Recipe, Setup, Training
-from peagle.train.run import Step, TrainProgress
+from peagle.train.run import Step, TrainerFailed, TrainProgress, trainer_error
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
 SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)
@@ -29,7 +29,7 @@ class FakeRun:
     now = 0.0
 
     def __init__(self, training: Training, observe: Callable[[TrainProgress], object]) -> None:
-        self._training, self._observe = training, observe
+        self._training, self._observe, self.work = training, observe, training.work
         self.seconds: dict[str, float] = {}
 
     def train(self) -> None:
@@ -94,6 +94,23 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
     starts = 4 * START + COMPILED * COMPILE + RECIPE.epochs * (START + prompts)
     assert hours["starts"].likely * 3600 == pytest.approx(starts, rel=0.05)
     assert not [*tmp_path.glob(".peagle-probe-*")]
+
+
+def test_the_logs_of_a_probe_that_fails_remain(
+    data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs: list[Path] = []
+
+    def fail(self: FakeRun) -> None:
+        logs.append(self.work / "trainer.log")
+        logs[0].write_text("RuntimeError: no memory\n")
+        raise trainer_error(logs[0], "the head")
+
+    monkeypatch.setattr(FakeRun, "train", fail)
+    with pytest.raises(TrainerFailed) as failed:
+        probe(data, tmp_path)
+    assert str(logs[0]) in str(failed.value)
+    assert logs[0].is_file()
 
 
 def test_answers_that_are_kept_take_no_time(data: TrainingData, tmp_path: Path) -> None:

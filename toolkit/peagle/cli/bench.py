@@ -287,19 +287,14 @@ def _target_alone(
     if against:
         alone = find(against)
         if alone.server.base_url == target.server.base_url:
-            raise UserError(
-                f"--against {against} names the server that is compared",
-                "name a server of the target alone",
-                "needs-against",
-            )
+            message = f"--against {against} names the server that is compared"
+            raise UserError(message, "name a server of the target alone", "needs-against")
         return nullcontext(alone)
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
     if engine is None or engine.image is not None:
-        raise UserError(
-            f"the target of {target.facts.name} cannot be started here without speculation",
-            "serve it without speculation, and name that server with --against",
-            "needs-against",
-        )
+        message = f"the target of {target.facts.name} cannot be started here without speculation"
+        fix = "serve it without speculation, and name that server with --against"
+        raise UserError(message, fix, "needs-against")
     return targets.target_alone(engine, command_catalog(), status.show)
 
 

@@ -255,11 +255,9 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
         )
     plan = planned(ctx, pair, options)
     if (plan.name, plan.region) != (record.name, record.region):
-        raise UserError(
-            f"{text} is for {plan.name} in {plan.region}",
-            f"plan it with --name {record.name} --region {record.region}",
-            code="plan-of-another-deployment",
-        )
+        fix = f"plan it with --name {record.name} --region {record.region}"
+        message = f"{text} is for {plan.name} in {plan.region}"
+        raise UserError(message, fix, "plan-of-another-deployment")
     return plan
 
 
@@ -381,11 +379,8 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
         place = session.where(aws.region)
         reason = f"neither this machine nor the tags in {place} know {name}"
         if endpoint_created(aws, name) is not None:
-            raise Refused(
-                f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
-                "remove it with whatever created it",
-                code="endpoint-not-ours",
-            )
+            message = f"the endpoint {name} in {aws.region} has no tags of this toolkit"
+            raise Refused(message, "remove it with whatever created it", "endpoint-not-ours")
         planned = removal.plan_removal(aws, name, None, everything)
     if planned.leftovers:
         _confirm_removal(f"Left by {name}:", planned.leftovers, unknown=planned.unknown)
@@ -507,8 +502,5 @@ def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
         message = f"not deleted: {names}: {ended.error.message if ended.error else ''}"
         raise CloudError(message, fix, code="not-reaped")
     if search.unknown:
-        raise CloudError(
-            f"not searched: {', '.join(search.unknown)}",
-            "see above; the policy infra/iam/deploy-policy.json allows it",
-            "regions-unknown",
-        )
+        needs = "see above; the policy infra/iam/deploy-policy.json allows it"
+        raise CloudError(f"not searched: {', '.join(search.unknown)}", needs, "regions-unknown")

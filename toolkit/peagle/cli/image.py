@@ -95,11 +95,8 @@ def build_(
     built: Built | None = None
     if builder == "codebuild":
         if runtime == "cpu":
-            raise Unsupported(
-                "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
-                "omit --builder codebuild",
-                code="codebuild-without-cpu",
-            )
+            message = "CodeBuild cannot build CPU images: the CPU engine is on this machine only"
+            raise Unsupported(message, "omit --builder codebuild", "codebuild-without-cpu")
         session.start()
         pushed = build_image_on_aws(session.aws(plan.region), request, view.print_status)
     else:

@@ -235,11 +235,8 @@ def local_image(
     named = plan.runtime.image if is_own_image(plan, command_catalog().runtimes) else None
     image = find_image(docker, plan, runtime, named, command)
     if image is None:
-        raise NotFound(
-            f"this machine has no {runtime.upper()} image of {plan.pair}",
-            Fix("build it", command),
-            code="image-missing",
-        )
+        message = f"this machine has no {runtime.upper()} image of {plan.pair}"
+        raise NotFound(message, Fix("build it", command), "image-missing")
     return image
 
 

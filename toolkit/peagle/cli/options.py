@@ -301,8 +301,8 @@ def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[st
     return [each for each in names if each.startswith(typed)]
 
 
-def print_and_refuse(findings: Sequence[Finding]) -> None:
+def print_and_refuse(findings: Sequence[Finding], err: bool = True, title: str = "") -> None:
     """Show the findings; raise Refused with the first error, which is not shown twice."""
     first = errors(findings)[:1]
-    view.print_findings((finding for finding in findings if finding not in first), err=True)
+    view.print_findings((each for each in findings if each not in first), err, title)
     refuse_errors(first)

@@ -62,11 +62,9 @@ def _show_changes(
         view.print_table(("", "BEFORE", "AFTER"), rows)
     refuse_errors(plan.findings)
     if max_increase is not None and increase is not None and increase * 100 > max_increase:
-        raise Refused(
-            f"the price rises by {increase:.0%}, and the gate allows {max_increase:g} %",
-            "choose a plan that costs less, or raise max_price_increase",
-            code="price-increase",
-        )
+        message = f"the price rises by {increase:.0%}, and the gate allows {max_increase:g} %"
+        fix = "choose a plan that costs less, or raise max_price_increase"
+        raise Refused(message, fix, "price-increase")
 
 
 def _earlier(ctx: click.Context, file: Path) -> Plan | None:

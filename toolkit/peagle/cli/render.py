@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -107,6 +108,12 @@ def init(
     production: proof and benchmark are gates, with the limits in the file. A nightly run checks for
     drift, and removes what has ended. No key is stored. Never overwrites without --force.
     """
+    for flag, value, pattern, form in (
+        ("--account", account, r"[0-9]{12}", "12 digits"),
+        ("--repository", repository, r"[\w.-]+/[\w.-]+", "OWNER/NAME"),
+    ):
+        if value is not None and not re.fullmatch(pattern, value):
+            raise UserError(f"{flag} {value!r} is not {form}", f"write {form}")
     files: dict[str, bytes] = {}
     endpoints = ["chat"]
     if (folder / FILE_NAME).exists():

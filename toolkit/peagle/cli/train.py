@@ -23,7 +23,7 @@ from peagle.aws.s3 import default_bucket
 from peagle.aws.training import TrainingJob, describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.loading import load_table
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import NO_GPU, Catalog
 from peagle.catalog.tables import HERE, TrainingTable
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli import view
@@ -218,8 +218,13 @@ def plan(
         **given_options({name: options.pop(name) for name in _RECIPE_OPTIONS}),
     )
     catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
-    rates = None
+    rates, kind = None, options["instance_type"]
     if probe:
+        here = find_instance(catalog.instances, HERE).gpu if gpus else NO_GPU
+        priced = options["gpu"] or (kind and find_instance(catalog.instances, kind).gpu) or here
+        if priced.lower() != here.lower():
+            message = f"--probe measures this machine ({here}), not {priced}"
+            raise OptionsConflict(message, "leave out --probe, or --gpu and --instance-type")
         training = make_training(
             pair, Path.cwd(), USUAL_K, recipe, conversations, catalog, checkpoint, gpus
         )
@@ -245,7 +250,7 @@ def plan(
     findings = (*conversations.findings, *job_findings(instance, needed))
     view.print_json({**plain(planned), "findings": findings})
     print_training_plan(planned, prompts)
-    view.print_findings(findings, title="Findings")
+    print_and_refuse(findings, err=False, title="Findings")
 
 
 _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0

@@ -383,11 +383,8 @@ def _collect_on_aws(
         check_sandbox_engine(compiles=True)
     if not is_own_image(plan, session.catalog.runtimes):
         build = ("peagle", "image", "build", *pair_arguments(plan))
-        raise Refused(
-            "the stock image cannot export compile caches",
-            Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
-            code="image-cannot-collect",
-        )
+        fix = Fix("build and push an image, then pass it as --image URI", (*build, "--push"))
+        raise Refused("the stock image cannot export compile caches", fix, "image-cannot-collect")
     with session.changing(collecting.name, plan.region, creates=True) as change:
         with view.show_hashing():
             preflight = change.prepare(

@@ -47,15 +47,16 @@ _WIDE = 4
 """Feed-forward width in hidden sizes, when neither config nor size of a head is known."""
 
 
-def nearest_gpu(table: InstanceTable, gib: float) -> Instance:
-    """The type with the GPU whose memory is nearest to ``gib``; of two such GPUs the newer."""
+def nearest_gpu(table: InstanceTable, gib: float, needed: int = 0) -> Instance:
+    """The type with the GPU whose memory is nearest to ``gib``, of those with the ``needed``
+    capability; of two such GPUs the newer."""
 
     def distance(on: Instance) -> tuple[float, int]:
         visible = visible_gib(on.gpu, on.gpu_memory_mib)
         nearest = min(abs(gib - on.gpu_memory_mib / 1024), abs(gib - visible))
         return nearest, -on.capability
 
-    return min(table.instances, key=distance)
+    return min((on for on in table.instances if on.capability >= needed), key=distance)
 
 
 def fit_case(
@@ -167,11 +168,9 @@ def _refuse_unknown(checkpoint: Checkpoint) -> None:
     kind = unknown_quantization(checkpoint)
     stated = quantized_weights(quantization_settings(checkpoint.config))
     if kind and not stated and not checkpoint.tensors:
-        raise CheckpointError(
-            f"config.json alone does not show the size of weights quantized with {kind}",
-            "use a location that also has the weight files; their headers show it",
-            code="not-estimated",
-        )
+        message = f"config.json alone does not show the size of weights quantized with {kind}"
+        fix = "use a location that also has the weight files; their headers show it"
+        raise CheckpointError(message, fix, "not-estimated")
 
 
 def read_target(checkpoint: Checkpoint) -> TargetModel:

@@ -143,11 +143,9 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     _refuse_contradictions(options, pair)
     target = read(options.target) if options.target else None
     if target is not None and is_head(target.config):
-        raise UserError(
-            f"--target {target.location} holds a draft head, not a model",
-            "pass it with --drafter, and its target model with --target",
-            code="head-not-a-target",
-        )
+        message = f"--target {target.location} holds a draft head, not a model"
+        fix = "pass it with --drafter, and its target model with --target"
+        raise UserError(message, fix, "head-not-a-target")
     if target is None and pair is None:
         example = Fix("for example", ("peagle", "fit", "tiny"))
         raise OptionMissing("specify PAIR, or a folder with --target", example)
@@ -230,11 +228,6 @@ def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
 
 def _cases(options: FitOptions, catalog: Catalog, pair: Pair | None) -> tuple[Case, FitCase]:
     """The case, with the engine settings that the memory model used, and its memory."""
-    gib = options.gpu_memory_gib
-    if gib is None:
-        gpu = find_instance(catalog.instances, str(options.instance_type))
-    else:
-        gpu = nearest_gpu(catalog.instances, gib)
     target = longest = pair.target if pair else None
     model, head = options.target_checkpoint, options.drafter_checkpoint
     if model is not None:
@@ -242,6 +235,11 @@ def _cases(options: FitOptions, catalog: Catalog, pair: Pair | None) -> tuple[Ca
             longest = target_from_checkpoint(model)
     assert longest is not None
     target = target or longest
+    if (gib := options.gpu_memory_gib) is None:
+        gpu = find_instance(catalog.instances, str(options.instance_type))
+    else:
+        needed = needed_capability(target.dtype, target.quantization)
+        gpu = nearest_gpu(catalog.instances, gib, needed)
     drafter: Drafter | None = None
     if not options.speculation:
         head = None

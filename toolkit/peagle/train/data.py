@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from peagle import findings
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
 from peagle.aws.s3 import read_lines
 from peagle.bench.workloads import Domain, is_random_prompt
 from peagle.catalog.documents import first_problem
 from peagle.checkpoints.entries import PROOF_PROMPTS
-from peagle.errors import PeagleError, UserError
+from peagle.errors import NotFound, PeagleError, UserError
 from peagle.findings import Finding, Level
 from peagle.protocol import pieces_in
 from peagle.render.resources import captured_prefix
@@ -268,10 +269,14 @@ def _file_lines(file: Path) -> Iterator[bytes]:
 
 
 def find_captured(aws: Aws, endpoint: str) -> S3Uri:
-    """The prefix of what SageMaker captures of the endpoint. Raises Missing for an unknown one, and
-    UserError for one that captures nothing."""
-    name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
-    config = sagemaker.description(aws, "EndpointConfig", name)
+    """The prefix of what SageMaker captures of the endpoint. Raises NotFound for an unknown one,
+    and UserError for one that captures nothing."""
+    try:
+        name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
+        config = sagemaker.description(aws, "EndpointConfig", name)
+    except Missing as error:
+        fix = "list endpoints with peagle list, or name the s3:// prefix of what was captured"
+        raise NotFound(f"there is no endpoint {endpoint} in {aws.region}", fix) from error
     capture = config.get("DataCaptureConfig") or {}
     if not capture.get("EnableCapture", bool(capture)):
         message = f"the endpoint {endpoint} captures no requests"

@@ -4,21 +4,22 @@ docs/train.md has the arithmetic."""
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.errors import NotProved, OptionsConflict, Refused, UserError
+from peagle.errors import EngineError, NotProved, OptionsConflict, Refused, UserError
 from peagle.findings import Finding, warning
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
@@ -245,12 +246,9 @@ def plan_training(
     engine, entry, price = _serving_engine(options, target, head, workload, catalog)
     load, instance = engine.load, engine.instance
     if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
-        raise Refused(
-            f"{target.id} with a head of {head.parameters or 0:,} parameters does not fit on "
-            f"{engine.gpus} x {instance.gpu} ({instance.place})",
-            "choose an instance type with more GPU memory",
-            code="does-not-fit",
-        )
+        on = f"{engine.gpus} x {instance.gpu} ({instance.place})"
+        message = f"{target.id} with a head of {head.parameters:,} parameters does not fit on {on}"
+        raise Refused(message, "choose an instance type with more GPU memory", "does-not-fit")
     usd_per_hour = usd_per_hour or (None if rates else price)
     rates = rates or estimate_rates(engine, head, data, recipe, table)
     asked_epochs = recipe.epochs
@@ -372,9 +370,8 @@ class _Engine(NamedTuple):
         if not speed or not fastest(lengths[-1]):
             return None
         at = bisect_left(lengths, speed, key=fastest)
-        return BreakEven(
-            against, round(speed, 1), lengths[at] / 1000 if at < len(lengths) else None
-        )
+        length = lengths[at] / 1000 if at < len(lengths) else None
+        return BreakEven(against, round(speed, 1), length)
 
 
 def _serving_engine(
@@ -474,10 +471,10 @@ _SPREAD = 1.25
 
 
 def measure_rates(training: Training, observe: Observe, answer_tokens: int | None = None) -> Rates:
-    """The rates of this training on this machine, from a short one in a folder that is removed
-    afterwards: all steps run on a few conversations, and what does not grow with the data, such as
-    starts, is counted once. ``answer_tokens`` is that of ``measure_data``, by whose tokens rates
-    count. Raises what a training does."""
+    """The rates of this training on this machine, from a short one, whose folder remains only where
+    an error names a log in it: all steps run on a few conversations, and what does not grow with
+    the data, such as starts, is counted once. ``answer_tokens`` is that of ``measure_data``, by
+    whose tokens rates count. Raises what a training does."""
     data = training.data
     totals, each = dict[str, int](), dict[str, float]()
 
@@ -490,13 +487,18 @@ def measure_rates(training: Training, observe: Observe, answer_tokens: int | Non
 
     train, held_out = data.train[: _ROUNDS * training.setup.requests], data.held_out[:_PROMPTS]
     begun = time.monotonic()
-    with TemporaryDirectory(prefix=".peagle-probe-", dir=training.output) as folder:
-        recipe, work = replace(training.recipe, epochs=1, max_steps=_STEPS), Path(folder).resolve()
+    work = Path(mkdtemp(prefix=".peagle-probe-", dir=training.output)).resolve()
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, work)
+        recipe = replace(training.recipe, epochs=1, max_steps=_STEPS)
         sample = replace(data, train=train, held_out=held_out)
-        short = replace(training, output=work, work=work, recipe=recipe, data=sample)
-        run = Run(short, note)
-        with suppress(NotProved):  # after so few steps no draft may be accepted
-            run.train()
+        run = Run(replace(training, output=work, work=work, recipe=recipe, data=sample), note)
+        try:
+            with suppress(NotProved):  # after so few steps no draft may be accepted
+                run.train()
+        except EngineError:
+            cleanup.pop_all()  # it names a log there
+            raise
         elapsed, seconds = time.monotonic() - begun, run.seconds
 
     size = measure_data(train, recipe, answer_tokens)
@@ -539,12 +541,9 @@ def _limit_epochs(
         return recipes[epochs - 1]
     usd, starts = (hours[0][key].likely * usd_per_hour for key in ("total", "starts"))
     fewer = math.floor(data.conversations * (budget - starts) / (usd - starts))
-    raise UserError(
-        f"one epoch of {data.conversations:,} conversations costs about {format_usd(usd)}, and "
-        f"--budget is {format_usd(budget)}",
-        "raise the budget" + (f", or use at most {fewer:,} conversations" if fewer > 0 else ""),
-        code="budget-too-small",
-    )
+    message = f"one epoch of {data.conversations:,} conversations costs about {format_usd(usd)}"
+    fix = "raise the budget" + (f", or use at most {fewer:,} conversations" if fewer > 0 else "")
+    raise UserError(f"{message}, and --budget is {format_usd(budget)}", fix, "budget-too-small")
 
 
 def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:

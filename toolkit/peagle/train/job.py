@@ -32,17 +32,11 @@ from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
-from peagle.train.data import (
-    HELD_OUT_FILE,
-    TRAIN_FILE,
-    TrainingData,
-    grows,
-    write_parts,
-)
+from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, grows, write_parts
 from peagle.train.result import CATALOG, require_empty
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
-CHANNEL, TARGET_CHANNEL = "data", "target"
+CHANNEL = "data"
 INPUT_FOLDER = f"{ML_ROOT}/input/data"
 CHECKPOINTS_FOLDER, HEADS_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
 
@@ -92,13 +86,9 @@ class JobSettings:
     is_spot: bool = False
     company: Company = NO_COMPANY
 
-    @property
-    def volume_gb(self) -> int:
-        """The volume to ask for."""
-        return _volume_gb(self.disk_bytes)
 
-
-def _volume_gb(disk_bytes: int) -> int:
+def volume_gb(disk_bytes: int) -> int:
+    """The size of the volume, in GB, that has so many bytes for the training."""
     return math.ceil(disk_bytes / _GB) + _SPARE_GB
 
 
@@ -112,12 +102,20 @@ def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: 
     return JobRun(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
 
+def target_channel(pair: str) -> str:
+    """The channel, with the name of its folder, of a target at ``s3://``; "" for another."""
+    if not is_s3_uri(pair):
+        return ""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", pair.rstrip("/").rpartition("/")[2])[:64]
+    return "target" if name in ("", CHANNEL) else name
+
+
 def job_arguments(pair: str, head: str, arguments: Sequence[str]) -> list[str]:
     """The command in the container, after the program's name: that of this machine with the
     container's folders. ``head`` is the name of the head's folder, and so the head's."""
-    data, target = f"{INPUT_FOLDER}/{CHANNEL}", f"{INPUT_FOLDER}/{TARGET_CHANNEL}"
+    channel, data = target_channel(pair), f"{INPUT_FOLDER}/{CHANNEL}"
     return [
-        "train", "run", target if is_s3_uri(pair) else pair, *arguments,
+        "train", "run", f"{INPUT_FOLDER}/{channel}" if channel else pair, *arguments,
         "--data", f"{data}/{TRAIN_FILE}", "--held-out", f"{data}/{HELD_OUT_FILE}",
         "--work", CHECKPOINTS_FOLDER,
         "-o", f"{HEADS_FOLDER}/{re.sub(r'[^A-Za-z0-9._-]+', '-', head)[:64]}",
@@ -133,8 +131,8 @@ def training_job_request(
     if options.is_spot:
         stopping["MaxWaitTimeInSeconds"] = _SPOT_WAIT * options.max_seconds
     key, channels = company.kms_key, {CHANNEL: f"{run.uri(CHANNEL)}/"}
-    if is_s3_uri(pair):
-        channels[TARGET_CHANNEL] = pair.rstrip("/") + "/"
+    if channel := target_channel(pair):
+        channels[channel] = pair.rstrip("/") + "/"
     return {
         "TrainingJobName": name,
         "RoleArn": options.role.arn,
@@ -156,7 +154,7 @@ def training_job_request(
         "ResourceConfig": {
             "InstanceType": options.instance.type,
             "InstanceCount": 1,
-            "VolumeSizeInGB": options.volume_gb,
+            "VolumeSizeInGB": volume_gb(options.disk_bytes),
             # A key is for EBS volumes: SageMaker refuses it where it makes none.
             **({"VolumeKmsKeyId": key} if key and not options.instance.nvme_gb else {}),
         },
@@ -171,7 +169,7 @@ def training_job_request(
 
 def job_findings(instance: Instance, disk_bytes: int) -> Iterator[Finding]:
     """Whether a job has room on the instance: disks of its own are used in place of a volume."""
-    local, needed = instance.nvme_gb, _volume_gb(disk_bytes)
+    local, needed = instance.nvme_gb, volume_gb(disk_bytes)
     if local and needed > local:
         message = f"the training needs {format_size(needed * _GB)} of disk; "
         message += f"{instance.type} has {local} GB"

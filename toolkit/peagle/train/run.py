@@ -323,12 +323,10 @@ class Run:
         self._run_program("states", words, engine=engine)
         compared: dict[str, Any] = read_json(output)
         if compared["same"] < _LEAST_SAME:
-            raise Refused(
-                f"the hidden states are not the target's: they give the most likely token of "
-                f"{compared['same']:.0%} of {compared['tokens']:,} tokens",
-                "use another version of vLLM; the trainer may know another norm or output matrix",
-                code="states-differ",
-            )
+            share = f"{compared['same']:.0%} of {compared['tokens']:,} tokens"
+            message = f"the hidden states are not the target's: the next token is right for {share}"
+            fix = "use another version of vLLM; the trainer may know another norm or output matrix"
+            raise Refused(message, fix, "states-differ")
         return compared
 
     def _choose_states(self) -> bool:

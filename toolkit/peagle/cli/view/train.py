@@ -14,7 +14,7 @@ from peagle.cli.context import command_text
 from peagle.errors import command_line
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
-from peagle.train.job import JobSettings
+from peagle.train.job import JobSettings, volume_gb
 from peagle.train.result import ACCEPTANCE, CATALOG
 from peagle.train.run import Trained, TrainProgress
 
@@ -176,7 +176,7 @@ def _job_facts(
     yield "data", ", ".join(c["DataSource"]["S3DataSource"]["S3Uri"]
                             for c in request["InputDataConfig"])  # fmt: skip
     yield "checkpoints", request["CheckpointConfig"]["S3Uri"]
-    yield "disk", f"{job.volume_gb} GB"
+    yield "disk", f"{volume_gb(job.disk_bytes)} GB"
 
 
 def job_text(job: TrainingJob, usd: float | None, line: str) -> str:
