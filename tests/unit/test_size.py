@@ -14,7 +14,7 @@ BUDGET = {
     "catalog": (1_978, 1_800),
     "checkpoints": (1_957, 1_550),
     "checks": (2_117, 2_300),
-    "fit": (1_706, 1_700),
+    "fit": (1_703, 1_700),
     "speed": (1_716, 1_500),
     "planning": (4_992, 3_850),
     "render": (3_347, 3_000),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_886, 5_360),
     "cli": (7_851, 6_200),
 }
-MOST_LINES, MOST_FILES = 59_956, 241
+MOST_LINES, MOST_FILES = 59_953, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -173,6 +173,11 @@ def typed(arguments: tuple[str, ...], advice: Any) -> tuple[str, ...]:
     return (*kept, *option)
 
 
+def test_an_error_is_shown_once() -> None:
+    done = in_process("fit", "gpt-oss-20b", *H200, "--k", "11")
+    assert (done.code, (done.out + done.err).count("exceeds the trained K")) == (3, 1)
+
+
 @pytest.mark.parametrize("pair", ["gpt-oss-20b", "tiny"])
 def test_an_assumed_gpu_runs_the_target(pair: str) -> None:
     document = in_process("fit", pair, "--gpu-memory-gib", "16", "--json").document

@@ -28,6 +28,7 @@ from peagle.cli.options import (
     here_option,
     option,
     output_option,
+    print_and_refuse,
     yes_option,
 )
 from peagle.cli.plan_options import engine_options, given_options
@@ -43,7 +44,7 @@ from peagle.cli.view.choose import (
 )
 from peagle.data import data_folder
 from peagle.errors import Fix, OptionMissing, Refused, UserError
-from peagle.findings import errors, refuse_errors
+from peagle.findings import errors
 from peagle.fit.report import FitOptions, mildest
 from peagle.planning.overrides import check_settings
 from peagle.planning.runtime import DEFAULT_REGION
@@ -319,11 +320,12 @@ def fit(pair: str | None, **options: Any) -> None:
     report = session.fit(pair, **given_options(options))
     view.print_result(report, print_fit)
     if report.refusal:
+        view.print_findings(report.findings, title="Findings")
         fix = Fix("no single change helps")
         if best := mildest(report.advice):
             fix = Fix(f"use {best.option}", options=best.options)
         raise Refused(report.refusal, fix, code="does-not-fit")
-    refuse_errors(report.findings)
+    print_and_refuse(report.findings, err=False, title="Findings")
 
 
 @command(

@@ -146,7 +146,6 @@ def print_fit(report: FitReport) -> None:
     view.print_table(
         ("option", "then the cache holds"), advice, title="Any one of these makes it fit"
     )
-    view.print_findings(report.findings, title="Findings")
 
 
 def print_memory(fit: Fit) -> None:
