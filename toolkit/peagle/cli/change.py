@@ -379,7 +379,7 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
         place = session.where(aws.region)
         reason = f"neither this machine nor the tags in {place} know {name}"
         if endpoint_created(aws, name) is not None:
-            message = f"the endpoint {name} in {aws.region} has no tags of this toolkit"
+            message = f"the endpoint {name} in {aws.region} exists, without tags of this toolkit"
             raise Refused(message, "remove it with whatever created it", "endpoint-not-ours")
         planned = removal.plan_removal(aws, name, None, everything)
     if planned.leftovers:
