@@ -181,7 +181,7 @@ def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, int]]:
         for role, folder in document["folders"].items():
             if role not in ("target", "drafter") or folder["complete"] is not True:
                 raise ValueError(f"the copy of the {role} is not complete")
-            folders[role] = {name: entry["size"] for name, entry in folder["files"].items()}
+            folders[role] = {name: int(entry["size"]) for name, entry in folder["files"].items()}
         return folders
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidEnvironment(f"{file} cannot be used: {error}", _FIX) from None

@@ -12,7 +12,7 @@ BUDGET = {
     "peagle_serve": (3_725, 3_600),
     "vllm": (678, 500),
     "catalog": (1_978, 1_800),
-    "checkpoints": (1_957, 1_550),
+    "checkpoints": (1_955, 1_550),
     "checks": (2_117, 2_300),
     "fit": (1_703, 1_700),
     "speed": (1_716, 1_500),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_886, 5_360),
     "cli": (7_851, 6_200),
 }
-MOST_LINES, MOST_FILES = 59_953, 241
+MOST_LINES, MOST_FILES = 59_951, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

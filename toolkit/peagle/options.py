@@ -131,7 +131,7 @@ class Options(Frozen):
     max_model_len: int | None = _load(
         "tokens", "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
     )
-    concurrency: int | None = _load("requests", "Concurrent requests of all engines.  [default: 8]")
+    concurrency: int | None = _load("requests", "Concurrent requests in all; 8 without --requests.")
     workload: WorkloadName | None = _load(
         "choice", f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]"
     )

@@ -1,5 +1,6 @@
 """``peagle catalog init``: a file that the catalogue accepts, with what is unknown marked."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,13 @@ def test_weights_in_a_folder_are_uploaded_from_there() -> None:
     words = ("plan", "own/target", "--no-speculation", "--model-source", copied, "--json")
     weights = in_process("--catalog", "my", *words).document["target"]["weights"]
     assert (weights["kind"], weights["location"]) == ("s3", copied)
+
+
+def test_a_folder_of_this_one_is_named_where_it_is() -> None:
+    shutil.copytree(TARGET, "mine")
+    assert init("./mine", "-o", "my").code == 0
+    weights = in_process("--catalog", "my", "plan", "mine", "--json").document["target"]["weights"]
+    assert weights["location"] == str(Path("mine").resolve())
 
 
 def test_what_is_unknown_is_marked() -> None:

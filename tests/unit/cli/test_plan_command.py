@@ -59,7 +59,7 @@ def test_a_refused_plan_is_shown_and_not_written(tmp_path: Path) -> None:
 
 def test_the_help_names_the_default_concurrency() -> None:
     words = " ".join(in_process("plan", "--help").out.split())
-    assert f"engines. [default: {USUAL_CONCURRENCY}]" in words
+    assert f"in all; {USUAL_CONCURRENCY} without --requests" in words
 
 
 @pytest.mark.parametrize("options", [

@@ -19,7 +19,7 @@ ADD = ("sandbox", "fault", "add")
     ((*ADD, "CreateEndpoint", "throttling"), "the sandbox is not running"),
     ((*ADD, "CreateEndpoint", "out-of-service", "--instance-type", "ml.g5.lage"), "ml.g5.xlarge"),
     (("sandbox", "fault", "list"), "the sandbox is not running"),
-    (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "needs a number of at least 0"),
+    (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "'many' is not a valid integer"),
     (("sandbox", "quota", "list"), "the sandbox is not running"),
 ])  # fmt: skip
 def test_a_mistake_is_named(own_home: Path, arguments: tuple[str, ...], expected: str) -> None:

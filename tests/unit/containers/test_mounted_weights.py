@@ -163,6 +163,7 @@ def test_other_files_are_refused(
     "[]", '{"format": 2}', '{"format": 1, "folders": {"../x": {}}}',
     '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {}}}}}',
+    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": null}}}}}',
 ])  # fmt: skip
 def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str

@@ -32,6 +32,7 @@ def test_the_picture_of_the_readme_has_todays_evidence() -> None:
     assert (pictures.FOLDER / pictures.NAME).read_text(encoding="utf-8") == pictures.picture()
 
 
+@pytest.mark.thorough
 def test_every_finding_has_severity_cause_and_fix() -> None:
     assert {rule.code for rule in list_rules()} - {*findings_found()} == {"known-problem"}
     assert incomplete(findings_found()) == []

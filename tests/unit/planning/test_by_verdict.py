@@ -211,9 +211,11 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
 
 
 def test_a_gpu_is_compared_with_as_many_as_hold_a_drafter_too() -> None:
-    made = verdict(pair="gemma-4-31b", gpu="A100", loads=(1, 8))  # two hold the target alone
-    assert made.tensor_parallel_size == 4
-    assert all(load.best.k for size in made.workloads for load in size.loads)
+    # Two A100, and all A10G of ml.g5.12xlarge, hold the target alone.
+    for gpu, gpus, on in (("A100", 4, "ml.p4d.24xlarge"), ("A10G", 8, "ml.g5.48xlarge")):
+        made = verdict(pair="gemma-4-31b", gpu=gpu, loads=(1, 8))
+        assert (made.tensor_parallel_size, made.instance_type) == (gpus, on)
+        assert all(load.best.k for size in made.workloads for load in size.loads)
 
 
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:

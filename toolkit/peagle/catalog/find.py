@@ -41,7 +41,7 @@ def find_drafter(target: Target, name: str) -> Drafter:
     names = [drafter.name for drafter in target.drafters]
     hint = nearest(name, names) or f"its drafters: {', '.join(names)}"
     if not names:
-        hint = "it has no drafters in the catalogue; pass your own head with --drafter"
+        hint = "it has no drafters in the catalogue; plans take your own head with --drafter"
         if name.lower() in DRAFTLESS:
             hint = f"add it to the target: LOCATION+{name.lower()}"
     raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
@@ -81,7 +81,7 @@ def _find_target(catalog: Catalog, name: str) -> Target:
         return catalog.targets[target_id]
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         command = ("peagle", "catalog", "init", name, "-o", "my-catalog")
-        sentence = "pass a head with --drafter, and add a target to a catalogue of your own"
+        sentence = "add it to a catalogue of your own, with --drafter HEAD if you have one"
         message = f"{name!r} is a location, not a pair"
         raise UserError(message, Fix(sentence, command), code="not-a-pair")
     if name.endswith(".json"):

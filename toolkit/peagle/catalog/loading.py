@@ -244,9 +244,9 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
 
 
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
-    is_folder = weights.startswith("./")
-    is_inside = is_folder and ".." not in Path(weights).parts and (path.parent / weights).is_dir()
-    if not (is_inside or weights.startswith(("/", "s3://")) or HUB_ID.fullmatch(weights)):
+    is_path = weights.startswith(("./", "/")) and ".." not in Path(weights).parts
+    is_folder = is_path and (path.parent / weights).is_dir()
+    if not (is_folder or weights.startswith("s3://") or HUB_ID.fullmatch(weights)):
         fix = "write an id such as openai/gpt-oss-20b, ./folder next to the file, /folder, or s3://"
         yield where, f"{weights!r} is neither an id nor a folder, nor in S3", fix
 

@@ -126,7 +126,8 @@ class FolderSource:
 
     @property
     def location(self) -> str:
-        return str(self._folder)
+        text = str(self._folder)  # without the ``./`` that tells a folder from a pair
+        return text if "/" in text or text.startswith((".", "~")) else f"./{text}"
 
     def names(self) -> dict[str, int]:
         """The regular files of the folder with their sizes in bytes, following links: reading a
@@ -137,11 +138,8 @@ class FolderSource:
                 fix = f"specify {self._folder.parent if is_inside else f'a folder with {CONFIG}'}"
                 message = f"{self._folder} is a file, not a folder"
                 raise CheckpointError(message, fix, code="not-a-folder")
-            raise CheckpointError(
-                f"there is no folder {self._folder.absolute()}",
-                "use a folder with a config.json",
-                "no-such-folder",
-            )
+            message = f"there is no folder {self._folder.absolute()}"
+            raise CheckpointError(message, "use a folder with a config.json", "no-such-folder")
         with _as_checkpoint_error(self._folder):
             files = [path for path in self._folder.iterdir() if path.is_file()]
             return {path.name: path.stat().st_size for path in files}

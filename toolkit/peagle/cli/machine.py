@@ -28,7 +28,7 @@ from peagle.text import plain
 def doctor(ctx: click.Context, /) -> None:
     """Check what this machine has and lacks.
 
-    Exits with 3 if something is missing that `peagle demo` needs, or on GPUs `peagle local up`.
+    Exits with 3 if something is missing: that `peagle demo` needs or, on GPUs, `peagle local up`.
     """
     from peagle.aws.client import find_credentials  # with boto3, which explain does not need
 
@@ -58,8 +58,8 @@ def doctor(ctx: click.Context, /) -> None:
             needed = f"needed for {check.needed_for}: {check.fix}"
             facts.append(("", (needed, command_text(check.command))))
     view.print_facts(facts, indent=0, err=False)
-    use = on_gpus[0].needed_for if on_gpus[0].fine else "demo"
-    if any(not check.fine and check.needed_for == use for check in checks):
+    uses = ("engines", on_gpus[0].needed_for if on_gpus[0].fine else "demo")
+    if any(not check.fine and check.needed_for in uses for check in checks):
         ctx.exit(Refused.exit_code)
 
 

@@ -196,11 +196,13 @@ def _usage(error: click.UsageError) -> UserError:
     if isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
         fix = Fix("write", ("peagle", "--catalog", "DIR", *words[1:]))
         return UserError("--catalog goes before the command", fix)
-    message, parameter = error.format_message().rstrip("."), getattr(error, "param", None)
-    if parameter and isinstance(kind := parameter.type, (click.IntRange, click.FloatRange)):
-        least = "above" if kind.min_open else "of at least"
-        most = "" if kind.max is None else f" and at most {kind.max}"
-        message = f"{parameter.get_error_hint(ctx)} needs a number {least} {kind.min}{most}"
+    message = error.format_message().replace(" range.", ".").rstrip(".")
+    if "is not in the range" in message and (parameter := getattr(error, "param", None)):
+        least = "above" if parameter.type.min_open else "of at least"
+        most = "" if parameter.type.max is None else f" and at most {parameter.type.max}"
+        message = (
+            f"{parameter.get_error_hint(ctx)} needs a number {least} {parameter.type.min}{most}"
+        )
     return UserError(message, Fix("show the help", (*words, "--help")))
 
 

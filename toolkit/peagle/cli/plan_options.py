@@ -238,11 +238,11 @@ def _aws(ctx: click.Context) -> AwsOf:
 def _started_session(ctx: click.Context) -> Session:
     from peagle.cli.session import new_session  # most plans send nothing
 
-    session = new_session(None, ctx.params["profile"], ctx.params["sandbox"])
+    session = new_session(None, ctx.params.get("profile"), bool(ctx.params.get("sandbox")))
     session.start()
     return session
 
 
 def _is_online(ctx: click.Context) -> bool:
     """Whether a model may be read from S3 or the Hub: some commands use the network in any case."""
-    return bool(ctx.params.get("online")) or ctx.command.name in ("compare", "deploy")
+    return bool(ctx.params.get("online")) or ctx.command.name in ("compare", "deploy", "up")

@@ -110,7 +110,7 @@ def init(
     """
     for flag, value, pattern, form in (
         ("--account", account, r"[0-9]{12}", "12 digits"),
-        ("--repository", repository, r"[\w.-]+/[\w.-]+", "OWNER/NAME"),
+        ("--repository", repository, r"[\w.-]+/[\w./-]+", "OWNER/NAME"),
     ):
         if value is not None and not re.fullmatch(pattern, value):
             raise UserError(f"{flag} {value!r} is not {form}", f"write {form}")

@@ -212,10 +212,10 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
         engine = MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
     return (
         MachineCheck("Python", ".".join(map(str, python[:3])), (3, 11) <= python[:2] <= (3, 13),
-                     "demo", "use Python 3.11, 3.12 or 3.13"),
-        MachineCheck("Machine", shown, gib >= 4, "demo",
+                     "engines", "use Python 3.11, 3.12 or 3.13"),
+        MachineCheck("Machine", shown, gib >= 4, "engines",
                      "use a machine with at least 4 GiB of memory"),
-        MachineCheck("Home", f"{home()}, {space}", is_writable and free >= NEEDED_BYTES, "demo",
+        MachineCheck("Home", f"{home()}, {space}", is_writable and free >= NEEDED_BYTES, "engines",
                      f"set PEAGLE_HOME to a folder on a disk with {NEEDED_BYTES / 1e9:.0f} GB"),
         engine,
         MachineCheck("Sandbox", f"moto is {'' if has_moto else 'not '}installed", has_moto, "demo",

@@ -42,9 +42,8 @@ FEWER = (256, 64, 16)
 class VerdictOptions(EngineOptions):
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
-    ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
-    with the fewest GPUs that fit. On an ``instance_type``, an engine has the GPUs of a plan for
-    each load there, unless ``tensor_parallel_size`` says how many.
+    ``gpu`` is a name of the table of instances: the smallest and cheapest type that holds a drafter
+    too is used, with the fewest such GPUs; an ``instance_type`` with those of a plan for each load.
     """
 
     TAKES: ClassVar[tuple[str, ...]] = (
@@ -304,24 +303,24 @@ def _choose_engine(
     drafter: Drafter | None,
     instances: Sequence[Instance],
 ) -> _ComparedEngines:
-    """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
-    number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
+    """The first instance on which one of ``loads`` fits, with the drafter if possible, and how many
+    of its GPUs: the user's, else a plan's or the fewest for both. Raises UserError and Refused."""
     usual, size = loads[0], options.tensor_parallel_size
     # A plan has the usual context, so a shorter one is compared only where nothing else fits.
     lengths = dict.fromkeys(load.max_model_len for load in loads)
+    places = []
     for instance in instances:
         planned = size
         if size is None and options.instance_type is not None:
             most = max(options.loads)
             planned = _planned_gpus(options, usual.workload, most, instance, usual.catalog)
-        sizes = [gpus for gpus in usual.divisions(instance.gpu_count) if planned in (None, gpus)]
-        # The fewest GPUs for the target may not hold a drafter, which would say nothing of it.
-        for length, tried, gpus in product(lengths, (drafter, None), sizes):
-            for load in loads:
-                k = tried.k_recommended if tried else 0
-                engine = load.engine(instance, gpus, tried, k)
-                if load.max_model_len == length and engine.fit.fits:
-                    return _ComparedEngines(load, instance, gpus)
+        divisions = usual.divisions(instance.gpu_count)
+        places += [(instance, gpus) for gpus in divisions if planned in (None, gpus)]
+    for length, tried, (instance, gpus) in product(lengths, (drafter, None), places):
+        for load in loads:
+            engine = load.engine(instance, gpus, tried, tried.k_recommended if tried else 0)
+            if load.max_model_len == length and engine.fit.fits:
+                return _ComparedEngines(load, instance, gpus)
     target, largest = usual.target, instances[-1]
     possible = usual.divisions(largest.gpu_count)
     if size is not None and size not in possible:
@@ -354,8 +353,7 @@ def _changes(
             if compared.load.acceptance(drafter, setting.k).basis == "unknown":
                 unknown.add(setting.drafter)
     if unknown:
-        names = ", ".join(sorted(unknown))
-        yield f"not compared, because the acceptance is unknown: {names}"
+        yield f"not compared, because the acceptance is unknown: {', '.join(sorted(unknown))}"
     speeds = [
         (size.name, speed) for size in decided for load in size.loads for speed in load.speeds
     ]
@@ -364,6 +362,8 @@ def _changes(
         for name, speed in speeds
         if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
+    if not compared.load.target.drafters:
+        yield "it has no drafter in the catalogue: docs/no-head.md has what works without one"
     for refusal in dict.fromkeys(compared.refused.values()):
         names = ", ".join(name for name, why in compared.refused.items() if why == refusal)
         yield f"not compared: {names}; {refusal}"

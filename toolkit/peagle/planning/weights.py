@@ -253,7 +253,7 @@ def _in_image(
 
 def _weights_at(location: str, revision: str | None, origin: str | None = None) -> Weights:
     """Weights in S3, in a folder, or on the Hub; of those that a file of the catalogue names, which
-    is the ``origin``, a folder is next to it."""
+    is the ``origin``, ``./folder`` is next to that."""
     if is_s3_uri(location):
         try:
             uri = S3Uri.mountable(location).uri

@@ -598,7 +598,7 @@ def _alternatives(
     """The target's public drafters, of each method the fastest at this load; for a target of the
     user's own n-gram lookup, and the head of the model of which it may be a copy."""
     up = ("peagle", "local", "up")
-    if is_from_checkpoint(target):
+    if is_from_checkpoint(target) or not target.drafters:
         yield "ngram", (*up, f"{pair}+ngram")
         for other, weights in heads_of_same_sizes(target, catalog):
             yield f"{other.default_drafter} of {other.id}", (*up, pair, "--drafter", weights)

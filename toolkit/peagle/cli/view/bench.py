@@ -245,8 +245,8 @@ def summarize_workload(rows: Sequence[BenchRow], slo: Slo | None = None) -> str:
     sentences = [f"Fastest{against}: {', '.join(parts)}." if parts else "Nothing was measured."]
     for text in map(crossover_text, crossovers(rows)):
         sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
-    if any(row.fastest.value > 1.5 * row.fastest.low > 0 for row in rows):
-        sentences.append("Repetitions differ, as while kernels compile: try --repetitions 8.")
+    if any(row.fastest.value > 1.5 * row.fastest.low for row in rows if row.is_complete):
+        sentences.append("Repetitions differ, as while kernels compile: add --repetitions.")
     if slo is not None and slo != Slo():
         fastest = max(
             winners(rows, slo), key=lambda entry: entry.best.tokens_per_second.value, default=None

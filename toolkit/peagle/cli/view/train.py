@@ -19,7 +19,7 @@ from peagle.train.result import ACCEPTANCE, CATALOG
 from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
-    "train": "Train a head for {0.target}: it is expected to be the fastest",
+    "train": "Train a head for {0.target}: it is expected to pay",
     "train-more-data": "Train a head for {0.target} with more data: at least about "
     "{0.conversations_needed:,} conversations",
     "do-not-train": "Do not train a head for {0.target}: even as good as the best published heads, "
@@ -29,18 +29,16 @@ _ADVICE = {
 
 
 def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
-    """The advice first, then time and cost, and what they come from; last what to try instead, to
-    be measured with the file ``prompts``."""
+    """The advice first, then time and cost, and what they come from; last what else to try, with
+    the file ``prompts``, unless the head is expected to beat that."""
     view.print_line(_ADVICE[plan.advice].format(plan), bold=True)
     view.print_facts(_facts(plan), err=False)
-    if plan.advice != "train" and plan.alternatives:
-        hint = "" if prompts else " (--prompts prompts.jsonl writes it)"
-        view.print_line(f"\nTry instead, and measure the acceptance on your text{hint}", bold=True)
+    if plan.alternatives and (plan.advice != "train" or len(plan.break_even) == 1):
+        view.print_line("\nWithout training: measure on your text (--prompts writes it)", bold=True)
         file = str(prompts or "prompts.jsonl")
         measure = command_text(("peagle", "bench", "local", "--acceptance", file))
         for drafter, up in plan.alternatives.items():
-            line = f"{command_text(up)} && {measure}"
-            view.print_facts([(drafter, ("", line))], err=False)
+            view.print_facts([(drafter, ("", f"{command_text(up)} && {measure}"))], err=False)
 
 
 def _facts(plan: TrainingPlan) -> Iterator[view.Fact]:
