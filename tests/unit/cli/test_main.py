@@ -162,6 +162,11 @@ def test_ctrl_c_while_modules_load_shows_no_traceback(monkeypatch: pytest.Monkey
     assert ended.value.code == 130
 
 
+def test_a_command_without_gpu_names_the_option_that_it_has(terminal: Terminal) -> None:
+    done = terminal.run("plan", "tiny", "--gpu", "H100")
+    assert (done.code, "--instance-type" in done.error) == (2, True)
+
+
 # A printed command has --catalog, --profile, --sandbox and --region of the user's command line.
 def parsed(line: str) -> click.Context:
     """The context of a complete command line, without running it."""

@@ -26,7 +26,7 @@ from peagle.errors import NotProved, OptionsConflict, Refused, command_line
 from peagle.findings import errors, refuse_errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
-from peagle.text import format_price, format_usd, plain
+from peagle.text import format_price, plain
 
 _QUESTIONS = {
     "create": "Deploy this plan?",
@@ -98,7 +98,9 @@ def deploy(
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
-                view.print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
+                prices = {of.instance_type: format_price(of.price_per_hour_usd) for of in fallbacks}
+                text = ", ".join(f"{name} ({price})" for name, price in prices.items())
+                view.print_facts([("fallback", text)])
             view.confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(prepare, fallbacks, ctx.params["retry_for"] or 0.0)
         begun, unproved = time.time(), None
@@ -210,9 +212,3 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...]:
             plans.append(planned(ctx, pair, chosen | {"name": plan.name, "instance_type": kind}))
             refuse_errors(plans[-1].findings)
     return tuple(plans)
-
-
-def _priced(plan: Plan) -> str:
-    usd = plan.price_per_hour_usd
-    price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
-    return f"{plan.instance_type} ({price})"

@@ -193,9 +193,12 @@ def _usage(error: click.UsageError) -> UserError:
     """click's error with the command that shows the help."""
     ctx = error.ctx or click.Context(cli, info_name="peagle")
     words = ctx.command_path.split()
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
+    unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    if unknown == "--catalog":
         fix = Fix("write", ("peagle", "--catalog", "DIR", *words[1:]))
         return UserError("--catalog goes before the command", fix)
+    if unknown == "--gpu" and "local" not in words:
+        return UserError(f"{' '.join(words)} has no --gpu", "name an --instance-type with that GPU")
     message = error.format_message().replace(" range.", ".").rstrip(".")
     if "is not in the range" in message and (parameter := getattr(error, "param", None)):
         least = "above" if parameter.type.min_open else "of at least"
