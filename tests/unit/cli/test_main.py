@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 import pytest
+from pydantic import BaseModel, model_serializer
 
 from peagle.account import Account
 from peagle.cli.__main__ import start
 from peagle.cli.context import in_context, typed_command
 from peagle.cli.machine import read_explanations
-from peagle.cli.main import cli
+from peagle.cli.main import cli, main
 from peagle.data import data_folder
 from tests.support import Peagle, in_process
 from tests.unit.cli.commands import NAME, Terminal
@@ -159,6 +160,18 @@ def test_ctrl_c_while_modules_load_shows_no_traceback(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
         start()
+    assert ended.value.code == 130
+
+
+def test_an_interrupt_that_pydantic_hides_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Record(BaseModel):
+        @model_serializer
+        def write(self) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", lambda **_: Record().model_dump_json())
+    with pytest.raises(SystemExit) as ended:
+        main()
     assert ended.value.code == 130
 
 

@@ -97,10 +97,9 @@ def deploy(
         if preflight.change == "create" and not ctx.params.get("name"):
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
-            if fallbacks:
-                prices = {of.instance_type: format_price(of.price_per_hour_usd) for of in fallbacks}
-                text = ", ".join(f"{name} ({price})" for name, price in prices.items())
-                view.print_facts([("fallback", text)])
+            for other in fallbacks:
+                price = format_price(other.price_per_hour_usd)
+                view.print_facts([("fallback", f"{other.instance_type}, {price}")])
             view.confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(prepare, fallbacks, ctx.params["retry_for"] or 0.0)
         begun, unproved = time.time(), None

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
+from pydantic_core import PydanticSerializationError
 
 from peagle import __version__
 from peagle.cli.context import is_set
@@ -171,7 +172,9 @@ def main() -> NoReturn:
         _end(_usage(error), error_fields)
     except click.ClickException as error:
         _end(UserError(error.format_message()), error_fields)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort, PydanticSerializationError) as error:
+        if isinstance(error, PydanticSerializationError) and "KeyboardInterrupt" not in str(error):
+            raise  # else pydantic hides in it that a serializer was interrupted
         _end(_Interrupted("interrupted"), error_fields)
     except OSError as error:
         if error.errno not in UNWRITABLE:
@@ -200,12 +203,10 @@ def _usage(error: click.UsageError) -> UserError:
     if unknown == "--gpu" and "local" not in words:
         return UserError(f"{' '.join(words)} has no --gpu", "name an --instance-type with that GPU")
     message = error.format_message().replace(" range.", ".").rstrip(".")
-    if "is not in the range" in message and (parameter := getattr(error, "param", None)):
-        least = "above" if parameter.type.min_open else "of at least"
-        most = "" if parameter.type.max is None else f" and at most {parameter.type.max}"
-        message = (
-            f"{parameter.get_error_hint(ctx)} needs a number {least} {parameter.type.min}{most}"
-        )
+    if "is not in the range" in message and (param := getattr(error, "param", None)):
+        least = "above" if param.type.min_open else "of at least"
+        most = "" if param.type.max is None else f" and at most {param.type.max}"
+        message = f"{param.get_error_hint(ctx)} needs a number {least} {param.type.min}{most}"
     return UserError(message, Fix("show the help", (*words, "--help")))
 
 
