@@ -51,7 +51,7 @@ from peagle.catalog.tables import (
     VersionRuleTable,
 )
 from peagle.errors import nearest
-from peagle_serve.contract import HUB_ID
+from peagle_serve.contract import HUB_ID, is_s3_uri
 
 Violation = tuple[Location, str, str]
 """Where, message and fix."""
@@ -246,7 +246,7 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
     is_path = weights.startswith(("./", "/")) and ".." not in Path(weights).parts
     is_folder = is_path and (path.parent / weights).is_dir()
-    if not (is_folder or weights.startswith("s3://") or HUB_ID.fullmatch(weights)):
+    if not (is_folder or is_s3_uri(weights) or HUB_ID.fullmatch(weights)):
         fix = "write an id such as openai/gpt-oss-20b, ./folder next to the file, /folder, or s3://"
         yield where, f"{weights!r} is neither an id nor a folder, nor in S3", fix
 

@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import click
-from pydantic_core import PydanticSerializationError
 
 from peagle import __version__
 from peagle.cli.context import is_set
@@ -172,9 +171,11 @@ def main() -> NoReturn:
         _end(_usage(error), error_fields)
     except click.ClickException as error:
         _end(UserError(error.format_message()), error_fields)
-    except (KeyboardInterrupt, click.Abort, PydanticSerializationError) as error:
-        if isinstance(error, PydanticSerializationError) and "KeyboardInterrupt" not in str(error):
-            raise  # else pydantic hides in it that a serializer was interrupted
+    except (KeyboardInterrupt, click.Abort):
+        _end(_Interrupted("interrupted"), error_fields)
+    except ValueError as error:  # in pydantic's an interrupt of a serializer hides
+        if "KeyboardInterrupt" not in str(error):
+            raise
         _end(_Interrupted("interrupted"), error_fields)
     except OSError as error:
         if error.errno not in UNWRITABLE:

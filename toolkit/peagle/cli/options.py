@@ -15,7 +15,7 @@ from peagle.catalog.tables import HERE
 from peagle.cli import view
 from peagle.cli.context import WORDS, PeagleCommand, is_plan_file
 from peagle.errors import OptionsConflict, PeagleError
-from peagle.findings import Finding, errors, refuse_errors
+from peagle.findings import Finding, refuse_errors
 from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
@@ -303,6 +303,5 @@ def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[st
 
 def print_and_refuse(findings: Sequence[Finding], err: bool = True, title: str = "") -> None:
     """Show the findings; raise Refused with the first error, which is not shown twice."""
-    first = errors(findings)[:1]
-    view.print_findings((each for each in findings if each not in first), err, title)
-    refuse_errors(first)
+    view.print_findings(view.without_first_error(findings), err, title)
+    refuse_errors(findings)

@@ -192,10 +192,10 @@ def make_verdict(
             for requests in gpus
         }
         # A plan fills the other GPUs with copies of the engine, which share the price.
-        copies = {
-            n: instance.gpu_count // (of_load or compared.gpus) for n, of_load in gpus.items()
+        prices = {
+            requests: usd and usd / (instance.gpu_count // (of_load or compared.gpus))
+            for requests, of_load in gpus.items()
         }
-        prices = {requests: usd and usd / copies[requests] for requests in gpus}
         verdict = decide_workload(name, size, by_load, prices, default)
         loads_on_gpus = tuple(
             entry.model_copy(update={"tensor_parallel_size": gpus[entry.concurrency]})

@@ -187,6 +187,12 @@ def print_facts(facts: Iterable[Fact], indent: int = 2, err: bool = True, title:
         click.echo(f"{name}{line[label + indent :]}", err=err)
 
 
+def without_first_error(findings: Sequence[Finding]) -> list[Finding]:
+    """All but the first error, which is the command's last line."""
+    first = next((finding for finding in findings if finding.level == "error"), None)
+    return [finding for finding in findings if finding != first]
+
+
 def print_findings(findings: Iterable[Finding], err: bool = False, title: str = "") -> None:
     """Print each finding: level, where, message and code; below it the fix, with its command."""
     findings = tuple(findings)

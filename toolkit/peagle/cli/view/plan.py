@@ -10,7 +10,7 @@ from peagle.cli import view
 from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
 from peagle.cli.view.reasons import reason_text
-from peagle.findings import Finding, errors
+from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.planning.operation import (
@@ -63,17 +63,11 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     if not verbose:
         urgent = errors(plan.findings)
         urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
-        view.print_findings(each for each in urgent if each in _shown_findings(plan))
+        view.print_findings(view.without_first_error(urgent))
         if others := view.count_text(finding for finding in plan.findings if finding not in urgent):
             view.print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
     if next_command:
         view.print_line("Next", next_command)
-
-
-def _shown_findings(plan: Plan) -> list[Finding]:
-    """All but the first error, which is the command's last line."""
-    first = errors(plan.findings)[:1]
-    return [finding for finding in plan.findings if finding not in first]
 
 
 def _load_text(plan: Plan) -> str:
@@ -254,7 +248,7 @@ def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
 def print_details(plan: Plan) -> None:
     """The rest of the plan on stdout; the findings only, where it has no price."""
     if not _is_priced(plan):
-        view.print_findings(_shown_findings(plan))
+        view.print_findings(view.without_first_error(plan.findings))
         return
     view.print_facts(_details(plan), indent=0, err=False, title=plan.pair)
     view.print_line("\nGPU memory", bold=True)
@@ -262,7 +256,7 @@ def print_details(plan: Plan) -> None:
     load = -(-plan.concurrency // plan.engines)
     view.print_line(capacity_text(plan.fit, plan.max_model_len, load))
     view.print_documents(plan.alternatives, _PLACE, "Best instances for this load")
-    view.print_findings(_shown_findings(plan), title="Findings")
+    view.print_findings(view.without_first_error(plan.findings), title="Findings")
     because = {reason.what: reason_text(reason) for reason in plan.reasons}
     words = plan.engine_arguments
     arguments = [
