@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.hidden_states import TRAINER
+from peagle.engine.hidden_states import EVENTS_VARIABLE, TRAINER
 
 pytestmark = pytest.mark.engine
 
@@ -48,3 +48,16 @@ def test_an_interruption_saves_the_steps_of_the_epoch_or_all_of_it_while_it_vali
         [str(trainer), "-c", INTERRUPT], capture_output=True, text=True, cwd=TRAINER.parent,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["3 10 1", "3 0 1"]  # nothing before the first step
+
+
+def test_of_several_processes_the_first_writes_the_events(trainer: Path, tmp_path: Path) -> None:
+    file, program = (
+        tmp_path / "events.jsonl",
+        "import peagle_trainer as t; t.write_event(kind='val')",
+    )
+    for rank in ("0", "1"):
+        subprocess.run(
+            [str(trainer), "-c", program], cwd=TRAINER.parent, check=True,
+            env={**os.environ, "RANK": rank, EVENTS_VARIABLE: str(file)},
+        )  # fmt: skip
+    assert len(file.read_text().splitlines()) == 1

@@ -137,7 +137,15 @@ def test_the_steps_of_a_small_head_are_as_fast_as_measured(step: int, measured: 
     assert rate.low < measured < rate.high
 
 
-@pytest.mark.parametrize(("optimizer", "gain"), [("muon", 1.15), ("adamw", 1.0)])
+def test_a_step_of_a_large_head_takes_as_long_as_measured() -> None:
+    """Two processes on two H200 made 25,200 tokens/s (evidence/compared/training-2xh200.json)."""
+    target, data = find_pair(CATALOG, "qwen3-8b").target, data_of(1023, 54, 256)
+    rate = training_rate(target, new_head(target, RECIPE), data, RECIPE, 989.0, TABLE)
+    assert rate.likely == pytest.approx(12_600, rel=0.2)
+    assert rate.low < 12_600 < rate.high
+
+
+@pytest.mark.parametrize(("optimizer", "gain"), [("muon", 1.2), ("adamw", 1.03)])
 def test_the_arithmetic_decides_for_a_large_head(optimizer: str, gain: float) -> None:
     """Muon's is that of a step, whatever its tokens; AdamW has none to speak of."""
     target, data = find_pair(CATALOG, "qwen3-8b").target, data_of(100)

@@ -455,9 +455,9 @@ def training_rate(
     rows = 1 + min(data.answer_tokens / data.tokens, 1.0) * (slots_per_anchor(recipe.depths) - 1)
     numbers = (head.parameters or 0) - vocabulary
     flops, peak = tokens * (6 * rows * numbers + 2 * vocabulary), tflops * 1e12
-    # Muon's five Newton-Schulz iterations (torch.optim) are products of large matrices.
+    # Muon's five Newton-Schulz iterations (torch.optim), of all matrices but the output's.
     is_muon = recipe.settings.get("optimizer", GPU_OPTIMIZER) == "muon"
-    muon = 25 * hidden * numbers / table.efficiency.high if is_muon else 0.0
+    muon = 25 * hidden * (numbers - vocabulary) / table.efficiency.high if is_muon else 0.0
     shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)
     steps = (launches + (flops / share + muon) / peak for share, launches in shares)
     return Range(*(tokens / seconds for seconds in steps))

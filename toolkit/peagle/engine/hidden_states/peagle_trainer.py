@@ -22,8 +22,8 @@ EVENTS = "PEAGLE_TRAINING_EVENTS"
 
 
 def write_event(**event: Any) -> None:
-    """Append an event, with the time in epoch seconds, to the file of ``EVENTS``."""
-    if path := os.environ.get(EVENTS):
+    """Append an event, with the time in epoch seconds: of several processes, the first one's."""
+    if (path := os.environ.get(EVENTS)) and os.environ.get("RANK", "0") == "0":
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"time": time.time(), **event}) + "\n")
 
