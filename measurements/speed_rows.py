@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.bench.evidence import SCRIPT
+from peagle.bench.result import COMPILING
 from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import NO_GPU, Catalog, Speed
@@ -52,9 +53,6 @@ HELD_BACK = 0.2
 """How much longer than a step the mean ITL is where vLLM holds text back, as a share. A token that
 is a part of a character has no text yet: of random tokens of Gemma-4, with drafts of 1.8 tokens, an
 output comes every third step. Of all rows 12 exceed 50 %, the others are within 7 %."""
-COMPILING = 1.5
-"""How much faster than the slowest repetition the fastest one is where kernels were still compiled:
-Triton compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
 
 _SPEED_KEYS = frozenset(Speed.model_fields)
 

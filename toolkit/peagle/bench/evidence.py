@@ -51,6 +51,8 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
     if not rows:
         message = "no load was measured without errors, so there is nothing to save"
         raise UserError(message, "measure again", "not-evidence")
+    on_words = [row.setting for row, _ in rows if not row.load.workload.digest]
+    is_low = any(setting.k and not setting.imposed_rates for setting in on_words)
     return {
         "pair": server.pair.partition("+")[0],
         "date": result.started[:10],
@@ -67,7 +69,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "commands": [shlex.join(result.command)],
         "method": _METHOD,
         "synthetic": any(row.setting.imposed_rates for row, _ in rows),
-        "caveat": _RANDOM_WORDS if any(_drafts_random_words(row) for row, _ in rows) else "",
+        "caveat": "fewer drafts of random words are accepted than of text" if is_low else "",
         "script": SCRIPT,
         "toolkit": result.toolkit,
         "sender": list(result.sender),
@@ -86,14 +88,6 @@ def _is_evidence(row: BenchRow) -> bool:
     workload = row.load.workload
     unknown = row.cached_prompt_tokens is None and workload.size.cached_prompt_tokens
     return row.is_complete and not unknown and not workload.think_seconds
-
-
-def _drafts_random_words(row: BenchRow) -> bool:
-    setting = row.setting
-    return bool(setting.k and not setting.imposed_rates and not row.load.workload.digest)
-
-
-_RANDOM_WORDS = "fewer drafts of random words are accepted than of text"
 
 
 def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:

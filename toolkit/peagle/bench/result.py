@@ -189,6 +189,11 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
     )
 
 
+COMPILING = 1.5
+"""How much faster than the slowest repetition the fastest one is where kernels were still compiled:
+Triton compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
+
+
 @dataclass(frozen=True)
 class Repetition:
     """One repetition of a load, without its warm-up. ``seconds`` is from the first request to the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -145,9 +145,8 @@ class Sweep:
     def total(self) -> int:
         return len(self.settings) * len(self.loads)
 
-    def seconds(self, rows: Iterable[BenchRow], start_seconds: float) -> tuple[float, float]:
+    def seconds(self, rows: Sequence[BenchRow], start_seconds: float) -> tuple[float, float]:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
-        rows = tuple(rows)
         missing = self.missing(rows)
         left = [load for loads in missing.values() for load in loads]
         return len(missing) * start_seconds, _estimate_seconds(left, _measured(rows))
@@ -321,19 +320,15 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
 
 def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
     if not 1 < length < k + 1:
-        raise UserError(
-            f"no acceptance length of {length:g} is possible with K={k}",
-            f"use a length above 1 and below {k + 1}",
-            "acceptance-file",
-        )
+        message = f"no acceptance length of {length:g} is possible with K={k}"
+        raise UserError(message, f"use a length above 1 and below {k + 1}", "acceptance-file")
     return position_rates(curve_through(((k, length),), catalog.speed_model.decay), k)
 
 
 def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:
     drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
     assert plan.drafter is not None, "a setting with a K has a drafter"
-    decay = catalog.speed_model.decay
-    rates = published_rates(drafters[plan.drafter.name], k, decay)
+    rates = published_rates(drafters[plan.drafter.name], k, catalog.speed_model.decay)
     if not rates:
         message = f"no acceptance of {plan.pair} is published"
         raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")
@@ -458,11 +453,8 @@ class EndpointSweep:
         ``max_cost`` (USD of all runs, by default ``default_limit``) allows no further row, which
         raises BudgetExceeded. After another error or an interrupt the endpoint stays as it is."""
         if max_cost is not None and self.usd_per_hour is None:
-            raise UserError(
-                f"the price of {self.record.name} is unknown, so that no cost can be limited",
-                "omit --max-cost",
-                "price-unknown",
-            )
+            message = f"the price of {self.record.name} is unknown, so that no cost can be limited"
+            raise UserError(message, "omit --max-cost", "price-unknown")
         limit = self.default_limit if max_cost is None else max_cost
         budget = Budget(limit, self.usd_per_hour or 0.0, self.spent, self.start_seconds)
         try:
