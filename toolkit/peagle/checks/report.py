@@ -14,6 +14,7 @@ from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.entries import drafter_from_checkpoint, is_from_checkpoint, own_drafter
 from peagle.checkpoints.models import (
     ReadCheckpoint,
+    is_folder,
     is_hub_id,
     is_location,
     location_fix,
@@ -98,8 +99,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     check_numbers(options)
     pair, location = _select_pair(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
-        own_head = drafter_from_checkpoint(read(str(location)))
-        pair = Pair(target=pair.target, drafter=own_head)
+        pair = Pair(target=pair.target, drafter=drafter_from_checkpoint(read(str(location))))
     target, entry = pair.target, pair.drafter
     drafter = _served_drafter(pair, location)
     checkpoint = partial(_read_checkpoint, catalog, target, read)
@@ -151,7 +151,7 @@ def _read_checkpoint(
     """The checkpoint there, else beside the catalogue's file; ``None``: not read."""
     if location not in (None, HUB):
         return read(location)
-    if entry.weights and entry.weights.startswith((".", "/")):
+    if entry.weights and is_folder(entry.weights):
         folder = Path(catalog.origins[target.id]).parent / entry.weights
         return read(str(folder) if folder.is_absolute() else f"./{folder}")
     if location is None:
