@@ -77,6 +77,15 @@ def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     assert "no-head" not in {f["code"] for f in done.document["findings"]}
 
 
+@pytest.mark.parametrize("methods", [("", "+ngram"), ("+ngram", ""), ("+suffix", "+ngram")])
+def test_alternatives_of_a_folder_are_compared(model: Path, methods: tuple[str, str]) -> None:
+    first, second = (f"{model}{method}" for method in methods)
+    done = in_process("plan", first, "--compare", f"'{second}'", "--json")
+    assert done.code == 0, done.err
+    pairs = [f"own/My-Model{method}" for method in methods]
+    assert [plan["pair"] for plan in done.document["plans"]] == pairs
+
+
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
     done = in_process("plan", f"{model}+eagle3")
     assert done.code == 2

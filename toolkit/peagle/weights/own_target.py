@@ -19,6 +19,7 @@ from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
     count_parameters,
     drafter_from_checkpoint,
+    is_from_checkpoint,
     parse_identity,
     shorten_name,
     target_from_checkpoint,
@@ -77,12 +78,9 @@ def with_own_target(
     if is_folder:
         checkpoint = replace(checkpoint, location=path)
         if checkpoint.tensors is None and checkpoint.other_weights:
-            names = ", ".join(checkpoint.other_weights[:2])
-            raise UserError(
-                f"{location} has weights only as {names}",
-                "convert them to safetensors first",
-                code="weights-not-safetensors",
-            )
+            message = f"{location} has weights only as {', '.join(checkpoint.other_weights[:2])}"
+            fix = "convert them to safetensors first"
+            raise UserError(message, fix, "weights-not-safetensors")
     refuse_head(location, checkpoint)
     target = estimate_entry(checkpoint)
     if method is not None:
@@ -93,8 +91,8 @@ def with_own_target(
             message = f"no target of the catalogue has the drafter {method}"
             raise NotFound(message, "use the bundled catalogue", code=UNKNOWN_DRAFTER)
         target = target.model_copy(update={"drafters": drafters})
-    added: Mapping[str, Target] = {target.id: target, location: target}
-    targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
+    added = {target.id: target, location: target}
+    targets = ChainMap(added, catalog.targets)  # type: ignore[arg-type]
     origins = {**catalog.origins, target.id: checkpoint.location}
     return replace(catalog, targets=targets, origins=origins), checkpoint
 
@@ -119,12 +117,13 @@ def split_draftless(pair: str) -> tuple[str, str | None]:
 
 
 def is_own_target(catalog: Catalog, pair: str) -> bool:
-    """Whether this is the location of a target that the catalogue does not have, also with a
-    method that drafts without a head: ``./llama+ngram``."""
+    """Whether this is the location of a target that the catalogue does not have, or only since it
+    was read, also with a method that drafts without a head: ``./llama+ngram``."""
     location, _ = split_draftless(pair)
     if not is_location(location) and not means_folder(location):
         return False
-    return target_named(catalog, split_revision(location)[0]) is None
+    target_id = target_named(catalog, split_revision(location)[0])
+    return target_id is None or is_from_checkpoint(catalog.targets[target_id])
 
 
 def is_on_hub(location: str) -> bool:
@@ -140,8 +139,7 @@ def estimate_entry(checkpoint: Checkpoint) -> Target:
         target, model = target_from_checkpoint(checkpoint), read_target(checkpoint)
     if checkpoint.tensors:
         return target
-    size = checkpoint_bytes(model)
-    return target.model_copy(update={"weight_bytes": size})
+    return target.model_copy(update={"weight_bytes": checkpoint_bytes(model)})
 
 
 def target_not_read(
