@@ -334,6 +334,23 @@ def test_pair_is_that_of_the_file_or_is_named(measured: AcceptanceResult, tmp_pa
         with_text_acceptance(CATALOG, "gpt-oss-20b", file)
 
 
+def test_folders_that_an_entry_names_are_its_pair(
+    measured: AcceptanceResult, tmp_path: Path
+) -> None:
+    target, head = CATALOG.targets["openai/gpt-oss-20b"], {"weights": "/models/head"}
+    drafters = tuple(each.model_copy(update=head) for each in target.drafters[:1])
+    mine = target.model_copy(
+        update={"id": "mine/tuned", "short_name": "tuned", "weights": "/models/My model",
+                "drafters": drafters, "default_drafter": drafters[0].name}
+    )  # fmt: skip
+    catalog = replace(CATALOG, targets={mine.id: mine})
+    for name, is_taken in {"own/My-model": True, "own/other": False}.items():
+        server = replace(measured.server, pair=f"{name}+/models/head")
+        file = saved(tmp_path, replace(measured, server=server))
+        with nullcontext() if is_taken else raises_code("acceptance-file", UserError):
+            assert find_pair(with_text_acceptance(catalog, "tuned", file), "tuned").drafter.on_text
+
+
 @pytest.mark.parametrize(
     ("pair", "server", "acceptance"),
     [

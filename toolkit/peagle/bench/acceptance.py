@@ -30,8 +30,9 @@ from peagle.bench.result import (
 )
 from peagle.bench.targets import BenchTarget, RefusedPrompt, ask_together
 from peagle.bench.workloads import PromptSet, wrong_line
-from peagle.catalog.find import find_pair, pair_name
+from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog, TextAcceptance
+from peagle.checkpoints.entries import parse_identity
 from peagle.errors import Fix, NotProved, Unsupported, UserError, nearest
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
@@ -306,7 +307,13 @@ def with_text_acceptance(
     requested = find_pair(catalog, pair)
     target, drafter = requested.target, requested.drafter if "+" in pair else None
     if measured.server.pair:
-        tags = {tag_value(pair_name(target, other)): other for other in target.drafters}
+        # The pair is named by the catalogue, or by folders that are this entry's weights.
+        tags = {
+            tag_value(f"{name}+{drafter_name}"): other
+            for name in (target.id, parse_identity(target.weights)[0])
+            for other in target.drafters
+            for drafter_name in (other.name, other.weights)
+        }
         of_file = tags.get(tag_value(measured.server.pair))
         if of_file is None or drafter not in (None, of_file):
             raise _unusable(f"{file} is of {measured.server.pair}, not of {pair}", "use its pair")
