@@ -72,8 +72,10 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
     return model.model_copy(update={"constants": rounded(constants)})
 
 
-def _captured(row: Row, model: SpeedModel) -> bool:
-    return row.load * (row.k + 1) <= summarize_times(row, model).geometry.captured
+@cache
+def _captured(row: Row) -> bool:
+    captured = summarize_times(row, catalog().speed_model).geometry.captured
+    return row.load * (row.k + 1) <= captured
 
 
 def _decodes(row: Row) -> bool:
@@ -90,8 +92,8 @@ def _steps(
     and steps of prompts of several requests beyond it that take longer than their launch."""
     steps = []
     for row in of:
-        terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
-        if row.gpus == 1 and _decodes(row) and _captured(row, model):
+        terms = terms_of(row, constants)
+        if row.gpus == 1 and _decodes(row) and _captured(row):
             steps.append((terms.decode, row.step))
         if row.gpus == 1 and not row.cached and row.load * row.prompt >= 2 * MEASURED_STEP:
             seconds = terms.seconds(constants) - constants.step
@@ -145,9 +147,15 @@ class _RowTerms:
         return max(left, self.first / 10) / self.others
 
 
+def terms_of(row: Row, constants: StepConstants) -> _RowTerms:
+    """The terms of a row, with the constants that are not fitted to them: on one GPU none is
+    reduced."""
+    reduce = constants.nvlink_reduce if row.gpus > 1 else 0.0
+    return _terms_of(row, constants.without_async, reduce)
+
+
 @cache
-def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
-    """The terms of a row, with the constants that are not fitted to them."""
+def _terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     model = catalog().speed_model
     fixed = {"without_async": without_async, "nvlink_reduce": nvlink_reduce}
     constants = model.constants.model_copy(update=fixed)
@@ -266,11 +274,11 @@ def _eliminated(matrix: list[list[float]], right: list[float]) -> list[float]:
 def _others(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> dict[str, float]:
     """The latency of an all-reduce, and the launch of prompts within the largest CUDA graph."""
     values = {}
-    parallel = [row for row in of if row.gpus > 1 and _captured(row, model)]
+    parallel = [row for row in of if row.gpus > 1 and _captured(row)]
     if parallel:
         changed = model.model_copy(update={"constants": constants})
         values["nvlink_reduce"] = max(_reduce(parallel, changed), 1e-6)
-    terms = [terms_of(row, constants.without_async, constants.nvlink_reduce)
+    terms = [terms_of(row, constants)
              for row in of if row.load == 1 and not row.cached]  # fmt: skip
     launches = [
         _other_side(term.first - constants.step, term.prompt.seconds(constants)) / term.layers
@@ -339,15 +347,15 @@ def _uncaptured_steps(
 ) -> Iterator[_Uncaptured]:
     """The decode steps beyond the largest CUDA graph."""
     for row in of:
-        if _decodes(row) and not _captured(row, model):
-            terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
+        if _decodes(row) and not _captured(row):
+            terms = terms_of(row, constants)
             yield _Uncaptured(terms.decode.seconds(constants), terms.layers, 0.0, row.step)
 
 
 def _uncaptured_prompts(of: Sequence[Row], constants: StepConstants) -> Iterator[_Uncaptured]:
     """The steps of prompts beyond it."""
     for row in of:
-        terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
+        terms = terms_of(row, constants)
         if not (terms.prompts_captured or row.cached):
             busy, seconds = terms.prompts.seconds(constants), terms.seconds(constants)
             yield _Uncaptured(busy, terms.layers, constants.step, seconds)
