@@ -3,10 +3,7 @@ scaling, alarms, dashboard, log and end that the plan has.
 
 Model and EndpointConfig get no names: a change of a configuration replaces it, so CloudFormation
 creates the new one under a generated name and updates the endpoint to it. Parameters are for what
-differs between accounts; without any, the stack does what the plan says.
-
-A plan is rendered under the name ``NAME``. Every text that contains it becomes a reference to the
-parameter ``EndpointName``, so that names of alarms, logs and roles follow the endpoint's.
+differs between accounts; names and numbers are the plan's.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from peagle.catalog.schema import Catalog
 from peagle.planning.company import role_settings
 from peagle.planning.operation import alarm_kinds, ends_after
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, prefixed_name
 from peagle.render import files
 from peagle.render.alarms import alarms, log_of, metric_filters
 from peagle.render.dashboard import (
@@ -37,13 +33,11 @@ from peagle.render.requests import (
     VARIANT,
     component_path,
     folders,
-    managed_instances,
     owned_requests,
 )
 from peagle.render.resources import (
     END_POLICY,
     ENDS_TAG,
-    copies_id,
     deployment_config,
     not_in_templates,
     policy_parameters,
@@ -59,9 +53,6 @@ from peagle.s3uri import S3Uri
 
 TEMPLATE = "template.yaml"
 FILES = (TEMPLATE, "README.md")
-
-NAME = "PeagleEndpointName"
-"""Stands for the endpoint's name."""
 
 CONFIG_NAME = "PeagleEndpointConfigName"
 """Stands for the name of the endpoint configuration, which CloudFormation generates."""
@@ -94,17 +85,12 @@ def unsupported(plan: Plan) -> str:
 
 def template(plan: Plan) -> dict[str, Any]:
     """The template as plain data."""
-    named = plan.model_copy(update={"name": NAME})
     parts = yaml.safe_load(files.template("cloudformation.yaml"))
-    parts["Conditions"]["NameIsPlanned"]["Fn::Equals"][1] = plan.name
-    resources: dict[str, Any] = _with_references(_resources(named, plan))
-    used = json.dumps(resources)
-    chosen = _parameters(plan)
-    groups = {
-        label: {name: entry | chosen[label][name] for name, entry in group.items()
-                if name in chosen[label]}
-        for label, group in parts["Parameters"].items() if chosen[label]
-    }  # fmt: skip
+    resources: dict[str, Any] = _with_references(_resources(plan))
+    conditions = _used(parts["Conditions"], resources)
+    parameters = _used(parts["Parameters"], [resources, conditions])
+    if "AlarmTopicArn" in parameters and plan.observe:
+        parameters["AlarmTopicArn"]["Default"] = plan.observe.alarm_topic
     # A stack in another region would fail after minutes: the image is in the plan's region.
     region = {
         "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
@@ -113,123 +99,49 @@ def template(plan: Plan) -> dict[str, Any]:
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"{plan.pair} served by vLLM {plan.runtime.vllm}",
-        "Metadata": {
-            "AWS::CloudFormation::Interface": {
-                "ParameterGroups": [
-                    {"Label": {"default": label}, "Parameters": list(group)}
-                    for label, group in groups.items()
-                ]
-            }
-        },
-        "Parameters": {name: value for group in groups.values() for name, value in group.items()},
+        "Parameters": parameters,
         "Rules": {"PlannedRegion": {"Assertions": [region]}},
-        "Conditions": {
-            name: condition
-            for name, condition in parts["Conditions"].items()
-            if f'"{name}"' in used
-        },
+        **({"Conditions": conditions} if conditions else {}),
         "Resources": resources,
-        "Outputs": _with_references(_outputs(named, parts["Outputs"])),
+        "Outputs": _with_references(_outputs(plan, parts["Outputs"])),
     }
 
 
-def _parameters(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
-    """The parameters that the template has, by group, each with what it has of the plan. Those
-    without a default are of an account, not of a plan."""
-    scaling, rollout, ends = plan.scaling, plan.rollout, ends_after(plan) is not None
-    least = 1
-    if rollout and rollout.step and plan.copies is None:  # as many as the steps were planned for
-        least = scaling.min_instances if scaling else plan.instance_count
-    text = f"Number of {plan.instance_type}"
-    text += "; with scaling, when the endpoint is created" if scaling else ""
-    count = {"Description": text, "Default": plan.instance_count, "MinValue": least}
-    groups: dict[str, dict[str, dict[str, Any]]] = {
-        "Endpoint": {"EndpointName": {"Default": plan.name}, "ExecutionRoleArn": {}},
-        "Instances": {"InitialInstanceCount": count},
-        "Scaling": {},
-        "Observability": {},
-        "End": {"EndsAt": {}} if ends else {},
+def _used(parts: dict[str, Any], document: Any) -> dict[str, Any]:
+    """The parameters or conditions to which the document refers."""
+    text = json.dumps(document)
+    return {
+        name: part for name, part in parts.items() if f'"{name}"' in text or f"${{{name}}}" in text
     }
-    if folders(plan):
-        groups["Endpoint"]["ModelBucket"] = {}
-    if plan.copies is not None:
-        low, high = managed_instances(plan)
-        numbers = {"MinInstances": low, "MaxInstances": high, "Copies": plan.engines}
-        groups["Instances"] |= {name: {"Default": number} for name, number in numbers.items()}
-        groups["End"] |= {"CopiesEndAt": {}} if ends else {}
-    if scaling:
-        units = "Copies" if scaling.scales_copies else "Instances"
-        lowest = 0 if scaling.scales_copies else least
-        groups["Scaling"] = {
-            f"Min{units}": {"Default": scaling.minimum, "MinValue": lowest},
-            f"Max{units}": {"Default": scaling.maximum},
-        }
-    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
-        groups["Observability"]["AlarmTopicArn"] = {"Default": plan.observe.alarm_topic}
-    if log_retention_days(plan) is not None:
-        groups["Observability"] |= {"LogKmsKeyArn": {}, "LogExists": {}}
-    return groups
 
 
 def _with_references(value: Any) -> Any:
-    """``value`` with references in place of ``NAME``, ``CONFIG_NAME`` and the plan's
-    placeholders."""
+    """``value`` with references in place of ``CONFIG_NAME`` and the plan's placeholders."""
     if isinstance(value, list):
         return [_with_references(item) for item in value]
     if isinstance(value, dict):
-        if set(value) == {"Fn::Sub"} and isinstance(value["Fn::Sub"], str):
-            return _substituted(value["Fn::Sub"])
         return {key: _with_references(item) for key, item in value.items()}
-    if not isinstance(value, str):
-        return value
-    references = {
-        NAME: {"Ref": "EndpointName"},
-        CONFIG_NAME: {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]},
-        EXECUTION_ROLE: {"Ref": "ExecutionRoleArn"},
-    }
-    if value in references:
-        return references[value]
-    if value.startswith(str(S3Uri(MODEL_BUCKET))):
+    if value == CONFIG_NAME:
+        return {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}
+    if value == EXECUTION_ROLE:
+        return {"Ref": "ExecutionRoleArn"}
+    if isinstance(value, str) and value.startswith(str(S3Uri(MODEL_BUCKET))):
         return {"Fn::Sub": value}
-    return _substituted(value.replace("${", "${!")) if NAME in value else value
-
-
-def _substituted(text: str) -> dict[str, Any]:
-    prefixed = prefixed_name(NAME)  # the beginning of the names of alarms and dashboards
-    if prefixed not in text:
-        return {"Fn::Sub": text.replace(NAME, "${EndpointName}")}
-    name = {"Ref": "EndpointName"}
-    with_prefix = {"Fn::Sub": f"{DEFAULT_PREFIX}${{EndpointName}}"}
-    parts = text.replace(prefixed, "${OwnName}").replace(NAME, "${EndpointName}")
-    return {"Fn::Sub": [parts, {"OwnName": {"Fn::If": ["NameHasPrefix", name, with_prefix]}}]}
-
-
-def _where(condition: str, value: Any) -> dict[str, Any]:
-    """``value`` where the condition holds, else nothing."""
-    return {"Fn::If": [condition, value, {"Ref": "AWS::NoValue"}]}
+    return value
 
 
 def _resource(kind: str, properties: dict[str, Any]) -> dict[str, Any]:
     return {"Type": f"AWS::{kind}", "Properties": properties}
 
 
-def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
-    """The resources of ``named``, which is the plan with a placeholder as its name."""
+def _resources(plan: Plan) -> dict[str, Any]:
     model, config, endpoint, *components = (
         request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
-        for request in owned_requests(named, "cloudformation")
+        for request in owned_requests(plan, "cloudformation")
     )
     (variant,) = config["ProductionVariants"]
-    variant["InitialInstanceCount"] = {"Ref": "InitialInstanceCount"}
     if plan.copies is None:
         variant["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
-        routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-        variant["RoutingConfig"] = routing if plan.scaling else _where("SeveralInstances", routing)
-    else:
-        variant["ManagedInstanceScaling"] |= {
-            "MinInstanceCount": {"Ref": "MinInstances"},
-            "MaxInstanceCount": {"Ref": "MaxInstances"},
-        }
     before = ["Log"] if log_retention_days(plan) is not None else []
     ends = ends_after(plan) is not None
     if ends:
@@ -256,14 +168,13 @@ def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
         "EndpointConfig": _resource("SageMaker::EndpointConfig", config),
         "Endpoint": _resource("SageMaker::Endpoint", endpoint)
         | ({"DependsOn": before} if before else {}),
-        **_scaling(named),
+        **_scaling(plan),
         **(_end(plan, model["Tags"]) if ends else {}),
-        **_observability(named),
+        **_observability(plan),
     }
     for component in components:  # the copies of the model, which the endpoint starts
         component["EndpointName"] = {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
         component["Specification"]["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
-        component["RuntimeConfig"] = {"CopyCount": {"Ref": "Copies"}}
         resources["InferenceComponent"] = _resource("SageMaker::InferenceComponent", component)
     return resources
 
@@ -284,13 +195,10 @@ def _scaling(plan: Plan) -> dict[str, Any]:
             {**kept, **target, configuration: parameters[configuration]},
         )
 
-    units = "Copies" if scaling.scales_copies else "Instances"
-    variant: Any = {"Fn::Sub": f"endpoint/${{Endpoint.EndpointName}}/variant/{VARIANT}"}
-    target = register_parameters(plan.name, VARIANT, scaling) | {
-        "ResourceId": copies_id(plan.name) if scaling.scales_copies else variant,
-        "MinCapacity": {"Ref": f"Min{units}"},
-        "MaxCapacity": {"Ref": f"Max{units}"},
-    }
+    target: dict[str, Any] = register_parameters(plan.name, VARIANT, scaling)
+    if not scaling.scales_copies:
+        variant = f"endpoint/${{Endpoint.EndpointName}}/variant/{VARIANT}"
+        target["ResourceId"] = {"Fn::Sub": variant}
     resources = {
         "ScalableTarget": _resource(f"{service}::ScalableTarget", target),
         "ScalingPolicy": policy(policy_parameters(plan.name, VARIANT, scaling)),
@@ -332,7 +240,7 @@ def _observability(plan: Plan) -> dict[str, Any]:
         log: dict[str, Any] = {
             "LogGroupName": log_of(plan),
             "RetentionInDays": days,
-            "KmsKeyId": _where("LogHasKey", {"Ref": "LogKmsKeyArn"}),
+            "KmsKeyId": {"Fn::If": ["LogHasKey", {"Ref": "LogKmsKeyArn"}, {"Ref": "AWS::NoValue"}]},
         }
         if plan.company.tags:
             log["Tags"] = plan.company.tag_list
@@ -347,15 +255,11 @@ def _observability(plan: Plan) -> dict[str, Any]:
 
 
 def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
-    """The role of the scheduler, and the schedules that delete the copies and the endpoint.
-
-    A schedule has the plan's name; under another name of the endpoint one with the stack's UUID,
-    since a template can neither shorten nor hash a name to the 64 characters that are allowed.
-    """
+    """The role of the scheduler, and the schedules that delete the copies and the endpoint."""
     arn = "arn:${AWS::Partition}:sagemaker:${AWS::Region}:${AWS::AccountId}"
-    endpoint: Any = {"Fn::Sub": f"{arn}:endpoint/{NAME}"}
-    component: Any = {"Fn::Sub": f"{arn}:inference-component/{NAME}"} if plan.copies else None
-    policy = role_policy(endpoint, (DEPLOYMENT_TAG, NAME), component)
+    endpoint: Any = {"Fn::Sub": f"{arn}:endpoint/{plan.name}"}
+    component: Any = {"Fn::Sub": f"{arn}:inference-component/{plan.name}"} if plan.copies else None
+    policy = role_policy(endpoint, (DEPLOYMENT_TAG, plan.name), component)
     role = {
         "AssumeRolePolicyDocument": trust_policy({"Ref": "AWS::AccountId"}),
         "Policies": [{"PolicyName": END_POLICY, "PolicyDocument": policy}],
@@ -363,16 +267,12 @@ def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
         "Tags": list(tags),
     }
     resources = {"SchedulerRole": _resource("IAM::Role", role)}
-    schedules = [("Schedule", "EndsAt", "")]
-    schedules += [("CopiesSchedule", "CopiesEndAt", "-ic")] if plan.copies else []
-    for resource, ends_at, suffix in schedules:
-        copies = bool(suffix)
-        planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
-        planned_name = schedule(plan.region, plan.name, "", copies)["Name"]
-        uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
-        other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
+    schedules = {"Schedule": ("EndsAt", False)}
+    if plan.copies:
+        schedules["CopiesSchedule"] = "CopiesEndAt", True
+    for resource, (ends_at, copies) in schedules.items():
+        planned = schedule(plan.region, plan.name, f"at(${{{ends_at}}})", copies)
         properties = planned | {
-            "Name": {"Fn::If": ["NameIsPlanned", planned_name, other]},
             "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
             "Target": {
                 **planned["Target"],
