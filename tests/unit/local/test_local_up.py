@@ -1,6 +1,7 @@
 """`peagle local`: start, proof and stop of an engine, as a function and as commands."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,13 +20,14 @@ from peagle.engine.local import ask, start_local, stop_local
 from peagle.engine.process import is_alive, is_port_free, stop_engine
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engines
-from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
+from peagle.errors import CheckpointError, EngineError, NotFound, NotProved, Refused, UserError
 from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import Image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_bytes
 from tests.support import Peagle, raises_code
+from tests.unit.checks.damage import tiny
 from tests.unit.local.conftest import NAME, Command, PlanFor, processes_with
 
 
@@ -227,6 +229,15 @@ def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
         with raises_code("code-variable", Refused):
             start_local(hostile)
     assert records.local_engine_names() == ()
+
+
+def test_a_folder_without_weights_is_named(engine_home: Path, command: Command) -> None:
+    model = shutil.copytree(tiny("target"), engine_home / "model")
+    (model / "model.safetensors").unlink()
+    with raises_code("weights-missing", CheckpointError) as caught:
+        command("local", "up", str(model))
+    assert str(model) in caught.value.message
+    assert not (engine_home / "ml").exists(), "nothing was started"
 
 
 @pytest.mark.thorough

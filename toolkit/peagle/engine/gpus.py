@@ -233,11 +233,8 @@ def visible_gpus(gpus: Gpus | None = None) -> Gpus:
     OutOfRange."""
     gpus, visible = gpus or find_gpus(), os.environ.get(VISIBLE_DEVICES, "")
     if gpus is None:
-        raise Refused(
-            "this machine has no NVIDIA GPU, or no driver for it",
-            Fix("look at what it has", ("peagle", "doctor")),
-            code="no-gpu",
-        )
+        fix = Fix("look at what it has", ("peagle", "doctor"))
+        raise Refused("this machine has no NVIDIA GPU, or no driver for it", fix, code="no-gpu")
     if not visible:
         return gpus
     by_name = {name: gpu for gpu in gpus.gpus for name in (str(gpu.index), gpu.uuid)}

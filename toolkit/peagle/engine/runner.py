@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from peagle.checkpoints.files import FolderSource, files_read
 from peagle.data import weights_folder
 from peagle.engine import state
 from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, Gpus, check_driver, choose_gpus, visible_gpus
@@ -69,6 +70,7 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 from peagle_serve.environment import read_speculative_config
+from peagle_serve.weights import loads_files
 
 LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
@@ -205,7 +207,8 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
 
 
 def local_folders(plan: Plan) -> dict[str, Path]:
-    """Path in the container -> folder of this machine, for local weights. Raises UserError."""
+    """Path in the container -> folder of this machine, for local weights. Raises UserError, also
+    for a folder without weights."""
     folders = {}
     for weights in local_weights(plan):
         folder = folders[weights.engine_path] = weights_folder(weights.location)
@@ -213,6 +216,9 @@ def local_folders(plan: Plan) -> dict[str, Path]:
             message = f"the plan's weights {weights.location} are not on this machine"
             fix = "make the plan on this machine, or copy the folder"
             raise UserError(message, fix, code="no-such-folder")
+        if loads_files(plan.environment):
+            source = FolderSource(folder)
+            files_read(source.location, source.names(), source.read)
     return folders
 
 
@@ -349,12 +355,9 @@ class LocalRunner:
                 check_machine()
             refuse_code(plan.environment)
             if plan.target.weights.kind == "image":
-                raise Refused(
-                    f"the weights are baked into {plan.runtime.image}, which a process does not "
-                    "use",
-                    "add --engine docker, or omit --baked-weights",
-                    "weights-baked",
-                )
+                message = f"a process does not use {plan.runtime.image}, which has the weights"
+                fix = "add --engine docker, or omit --baked-weights"
+                raise Refused(message, fix, "weights-baked")
             engine = find_engine(plan.runtime.vllm, self.gpus)
         parts = plan.weights.values()
         location = next((part.location for part in parts if part.kind == "s3"), None)
