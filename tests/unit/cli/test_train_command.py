@@ -54,6 +54,19 @@ def test_the_answer_is_the_first_line(data: Path) -> None:
     assert "peagle local up tiny+p-eagle && peagle bench local --acceptance" in done.out
 
 
+@pytest.mark.parametrize(("options", "shown"), [
+    (("--region", "eu-west-1"), {"price-of-another-region"}),
+    (("--region", "eu-west-1", "--price-per-hour", "2"), set()),
+    ((), set()),
+])  # fmt: skip
+def test_a_price_of_another_region_says_so(
+    data: Path, options: tuple[str, ...], shown: set[str]
+) -> None:
+    done = in_process("train", "plan", "tiny", "--data", str(data), *ON, *options, "--json")
+    codes = {finding["code"] for finding in done.document["findings"]}
+    assert {code for code in codes if "price" in code} == shown
+
+
 def test_the_prompts_of_the_alternatives_are_the_held_out_ones(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     words = ("--data", str(data), *ON, "--prompts", str(file))

@@ -62,6 +62,7 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning.company import Company, check_company
+from peagle.planning.runtime import find_price
 from peagle.store import read_json, require_free, write_text
 from peagle.text import json_digest, parse_share, plain
 from peagle.train.data import (
@@ -248,6 +249,8 @@ def plan(
     instance = find_instance(catalog.instances, planned.instance_type)
     needed = planned.disk_bytes + find_pair(catalog, pair).target.weight_bytes
     findings = (*conversations.findings, *job_findings(instance, needed))
+    if planned.usd_per_hour and not usd_per_hour:
+        findings += find_price(instance, options["region"] or default_region())[1]
     view.print_json({**plain(planned), "findings": findings})
     print_training_plan(planned, prompts)
     print_and_refuse(findings, err=False, title="Findings")
@@ -481,11 +484,9 @@ def run(
     document |= read_json(training.output / RECORD)
     view.print_result(document, lambda _: print_trained(output, trained))
     if not trained.lossless["passed"]:
-        raise NotProved(
-            "speculation with the head changes answers of the target",
-            "serve it with `peagle local up`; `peagle bench local --lossless` shows where",
-            "not-lossless",
-        )
+        message = "speculation with the head changes answers of the target"
+        fix = "serve it with `peagle local up`; `peagle bench local --lossless` shows where"
+        raise NotProved(message, fix, "not-lossless")
 
 
 @command("peagle train status NAME", "peagle train status NAME -o head", of=train)
