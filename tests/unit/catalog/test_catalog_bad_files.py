@@ -37,6 +37,7 @@ DAMAGE = [
      "weights: acme/chat-7b-p-eagle"),
     ("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n", "weights", "./chat-7b/target"),
     ("weights: acme/chat-7b\n", "weights: chat\n", "weights", "weights: chat"),
+    ("weights: acme/chat-7b\n", "weights: 's3://'\n", "weights", "weights: 's3://'"),
     ("layers: 32\n  q", "layers: 33\n  q", "architecture.attention", "- {kind"),
     ("licence: apache-2.0", "  licence: apache-2.0", "", "licence"),
     ("prompts: [Hello]", "prompts: [Hello", "", "source: the card"),

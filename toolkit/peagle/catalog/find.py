@@ -13,9 +13,6 @@ UNKNOWN_DRAFTER = "unknown-drafter"
 """The code of the error that a target has no such drafter."""
 
 
-_LIST = ("peagle", "catalog", "list")
-
-
 def find_pair(catalog: Catalog, name: str) -> Pair:
     """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter, if it has one.
 
@@ -94,7 +91,7 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     names += [target_id.partition("/")[2] for target_id in ids]
     hint = nearest(name, ids if "/" in name else names)
     sentence = f"{folder}{hint} for a target of your own use --catalog DIR; list all targets"
-    fix = Fix(sentence.strip(), _LIST)
+    fix = Fix(sentence.strip(), ("peagle", "catalog", "list"))
     raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 

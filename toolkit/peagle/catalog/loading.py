@@ -51,6 +51,7 @@ from peagle.catalog.tables import (
     VersionRuleTable,
 )
 from peagle.errors import nearest
+from peagle.s3uri import S3Uri
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
 Violation = tuple[Location, str, str]
@@ -246,7 +247,8 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
     is_path = weights.startswith(("./", "/")) and ".." not in Path(weights).parts
     is_folder = is_path and (path.parent / weights).is_dir()
-    if not (is_folder or is_s3_uri(weights) or HUB_ID.fullmatch(weights)):
+    is_in_s3 = is_s3_uri(weights) and S3Uri.parse(weights).has_bucket_name
+    if not (is_folder or is_in_s3 or HUB_ID.fullmatch(weights)):
         fix = "write an id such as openai/gpt-oss-20b, ./folder next to the file, /folder, or s3://"
         yield where, f"{weights!r} is neither an id nor a folder, nor in S3", fix
 
