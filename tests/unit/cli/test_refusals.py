@@ -99,6 +99,8 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("depoly tiny", "deploy"),
     ("catalog refrsh", "refresh"),
     ("render cloudfromation tiny", "cloudformation"),
+    ("render tiny terraform", "write peagle render [OPTIONS] FORMAT PAIR|PLAN"),
+    ("train tiny plan --data x.jsonl", "write: peagle train plan tiny --data x.jsonl"),
     ("plan gpt-oss-21b", "gpt-oss-20b"),
     ("plan gpt-oss-20b+p-eagel", "p-eagle"),
     ("plan gpt-oss-20b --region us-esat-1", "us-east-1"),

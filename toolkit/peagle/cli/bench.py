@@ -378,10 +378,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
             raise OptionsConflict(message, "omit it, or deploy with it first")
         if options["lossless"]:
             check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
-            raise UserError(
-                "a sweep checks answers of engines on this machine",
-                Fix("compare the deployment with one of the target alone", check),
-            )
+            fix = Fix("compare the deployment with one of the target alone", check)
+            raise UserError("a sweep checks answers of engines on this machine", fix)
         file = options["output"] or Path(f"bench-{name}.json")
         result = _on_endpoint(options, request, session, file)
     _report(options, file, result, lossless.results if lossless else ())

@@ -245,11 +245,9 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     if not is_plan_file(pair):
         deployed = (record.serving or record.current).plan
         if deployed is None:
-            raise UserError(
-                f"another machine deployed {record.name}: the options of its plan are unknown here",
-                "name a plan file, or deploy its plan from here first",
-                code="no-plan",
-            )
+            who = f"another machine deployed {record.name}"
+            fix = "name a plan file, or deploy its plan from here first"
+            raise UserError(f"{who}: the options of its plan are unknown here", fix, "no-plan")
         pair, options = comparison.candidate_options(
             deployed, (pair, options), command_catalog(ctx)
         )
@@ -333,9 +331,8 @@ def destroy(
             raise OptionsConflict("--images is of no endpoint", "omit NAME, or --images")
         return _destroy_images(session)
     if name is None:
-        raise OptionMissing(
-            "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
-        )
+        fix = Fix("list the deployments", ("peagle", "list"))
+        raise OptionMissing("NAME or --images is required", fix)
     with ExitStack() as held:
         try:
             change = held.enter_context(session.changing(name))

@@ -20,6 +20,16 @@ _FLAGS = ("as_json", "yes")
 """Parameters that a command's function does not get: what they change asks ``is_set``."""
 
 
+def range_text(error: click.UsageError) -> str:
+    """``needs a number above 0`` for a number out of its option's range, else an empty text."""
+    kind = getattr(getattr(error, "param", None), "type", None)
+    if kind is None or "is not in the range" not in error.message:
+        return ""
+    least = "above" if kind.min_open else "of at least"
+    most = "" if kind.max is None else f" and at most {kind.max}"
+    return f"needs a number {least} {kind.min}{most}"
+
+
 class PeagleCommand(click.Command):
     """A command; the fix of its errors repeats the options that decide where it applies."""
 

@@ -188,11 +188,9 @@ def _refuse_second(ctx: click.Context, aws: Aws, plan: Plan) -> None:
         return
     message = f"{names[0]} serves {plan.target.id} already; {plan.name} would be a second endpoint"
     if ctx.params["yes"]:
-        raise Refused(
-            f"{message}, at {format_price(plan.price_per_hour_usd, aws.in_sandbox)}",
-            f"add --name {names[0]} to update it, or --name {plan.name} for a second one",
-            code="second-endpoint",
-        )
+        message += f", at {format_price(plan.price_per_hour_usd, aws.in_sandbox)}"
+        fix = f"add --name {names[0]} to update it, or --name {plan.name} for a second one"
+        raise Refused(message, fix, code="second-endpoint")
     view.print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 

@@ -78,9 +78,8 @@ def build_(
     if if_configured:
         choice: EndpointChoice | None = ctx.meta.get(CHOICE)
         if choice is None:
-            raise OptionMissing(
-                "--if-configured needs an endpoint of a project file", "add --environment"
-            )
+            message = "--if-configured needs an endpoint of a project file"
+            raise OptionMissing(message, "add --environment")
         if not choice.builds_image:
             text = "Nothing to build: the endpoint has no build_image in the project file."
             view.print_status(text)

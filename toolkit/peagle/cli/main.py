@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from peagle import __version__
-from peagle.cli.context import is_set
+from peagle.cli.context import is_set, range_text
 from peagle.errors import Fix, PeagleError, UserError
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -204,10 +204,12 @@ def _usage(error: click.UsageError) -> UserError:
     if unknown == "--gpu" and "local" not in words:
         return UserError(f"{' '.join(words)} has no --gpu", "name an --instance-type with that GPU")
     message = error.format_message().replace(" range.", ".").rstrip(".")
-    if "is not in the range" in message and (param := getattr(error, "param", None)):
-        least = "above" if param.type.min_open else "of at least"
-        most = "" if param.type.max is None else f" and at most {param.type.max}"
-        message = f"{param.get_error_hint(ctx)} needs a number {least} {param.type.min}{most}"
+    param = getattr(error, "param", None)
+    if param and (needed := range_text(error)):
+        message = f"{param.get_error_hint(ctx)} {needed}"
+    if isinstance(param, click.Argument) and isinstance(param.type, click.Choice):
+        order = " ".join((*words, *ctx.command.collect_usage_pieces(ctx)))
+        return UserError(message, f"write {order}")
     return UserError(message, Fix("show the help", (*words, "--help")))
 
 

@@ -14,7 +14,7 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.cli import view
 from peagle.cli.context import WORDS, PeagleCommand, is_plan_file
-from peagle.errors import OptionsConflict, PeagleError
+from peagle.errors import Fix, OptionsConflict, PeagleError, UserError
 from peagle.findings import Finding, refuse_errors
 from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options
@@ -187,6 +187,9 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
+            if args[1:] and args[1] in self.commands and not args[0].startswith("-"):
+                words = (*ctx.command_path.split(), args[1], args[0], *args[2:])
+                raise UserError(f"{args[1]} goes before {args[0]}", Fix("write", words))
             args = [self.choose_default(args), *args]
         return super().parse_args(ctx, args)
 

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from peagle.account import leads_to_sandbox
 from peagle.cli import view
-from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
+from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, range_text, root_group
 from peagle.cli.options import PLAN_FIELDS, Parsed, option
 from peagle.deploy.records import deployment_names
 from peagle.errors import Fix, UserError
@@ -125,7 +125,8 @@ def _convert(
     try:
         return option.process_value(ctx, value)
     except click.BadParameter as error:
-        raise project.error(setting.location, error.message.rstrip(".")) from None
+        message = range_text(error) or error.message.rstrip(".")
+        raise project.error(setting.location, message) from None
     except UserError as error:
         raise project.error(setting.location, error.message, error.fix) from None
 
@@ -261,10 +262,8 @@ def load_project(ctx: click.Context, path: Path | None) -> Project:
     """The project file at ``path``, or the nearest. Raises ProjectFileError without one."""
     file = path or find_project(Path())
     if file is None:
-        raise ProjectFileError(
-            "there is no peagle.yaml in this folder or above",
-            Fix("name it with --project, or write one", ("peagle", "ci", "init", "github")),
-        )
+        fix = Fix("name it with --project, or write one", ("peagle", "ci", "init", "github"))
+        raise ProjectFileError("there is no peagle.yaml in this folder or above", fix)
     return read_project(file, file_options(root_group(ctx)))
 
 
@@ -272,11 +271,9 @@ def require_built_image(ctx: click.Context) -> None:
     """Raise UserError for an endpoint with build_image whose image is not named."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice and choice.builds_image and ctx.params.get("image") is None:
-        raise UserError(
-            f"{choice.endpoint} has build_image, but no image is given",
-            "add --image-from FILE, from `image build --address-file FILE`, or --image",
-            code="image-not-given",
-        )
+        message = f"{choice.endpoint} has build_image, but no image is given"
+        fix = "add --image-from FILE, from `image build --address-file FILE`, or --image"
+        raise UserError(message, fix, code="image-not-given")
 
 
 def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:

@@ -128,11 +128,8 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
     record, _ = session.find(name)
     plan = record.current.plan
     if plan is None:
-        raise UserError(
-            f"the plan of {name} is not on this machine",
-            "name the plan's file, or an environment of the project file with --environment",
-            code="no-plan",
-        )
+        fix = "name the plan's file, or an environment of the project file with --environment"
+        raise UserError(f"the plan of {name} is not on this machine", fix, code="no-plan")
     return plan
 
 

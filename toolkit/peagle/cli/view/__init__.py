@@ -379,9 +379,8 @@ def confirmed(question: str) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
         fix = Fix("review what is shown above, then pass --yes", options=("--yes",))
-        raise UserError(
-            "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
-        )
+        message = "confirmation needed, but stdin is not a terminal"
+        raise UserError(message, fix, code="confirmation-needed")
     return click.confirm(question, err=True)
 
 

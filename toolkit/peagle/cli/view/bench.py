@@ -282,11 +282,9 @@ def require_report() -> None:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"the report needs {error.name}, which is not installed",
-            "pip install 'peagle-toolkit[report]'",
-            "report-missing",
-        ) from error
+        message = f"the report needs {error.name}, which is not installed"
+        fix = "pip install 'peagle-toolkit[report]'"
+        raise UserError(message, fix, "report-missing") from error
 
 
 def report(result: BenchResult, slo: Slo | None = None) -> str:
