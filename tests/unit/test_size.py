@@ -11,7 +11,7 @@ BUDGET = {
     "modules": (4_158, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_725, 3_600),
     "vllm": (678, 500),
-    "catalog": (1_978, 1_800),
+    "catalog": (1_977, 1_800),
     "checkpoints": (1_955, 1_550),
     "checks": (2_117, 2_300),
     "fit": (1_703, 1_700),
@@ -21,15 +21,15 @@ BUDGET = {
     "engine": (2_890, 1_800),
     "images": (773, 700),
     "aws": (2_884, 2_600),
-    "weights": (1_796, 1_500),
+    "weights": (1_794, 1_500),
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
-    "bench": (3_622, 3_100),
+    "bench": (3_620, 3_100),
     "train": (2_448, 1_500),
     "sandbox": (4_886, 5_360),
-    "cli": (7_851, 6_200),
+    "cli": (7_850, 6_200),
 }
-MOST_LINES, MOST_FILES = 59_951, 241
+MOST_LINES, MOST_FILES = 59_945, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -187,7 +187,8 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            if args[1:] and args[1] in self.commands and not args[0].startswith("-"):
+            follows = args[1:] and args[1] in self.commands and not args[0].startswith("-")
+            if follows and not ctx.resilient_parsing:
                 words = (*ctx.command_path.split(), args[1], args[0], *args[2:])
                 raise UserError(f"{args[1]} goes before {args[0]}", Fix("write", words))
             args = [self.choose_default(args), *args]
