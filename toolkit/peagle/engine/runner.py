@@ -106,11 +106,6 @@ _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
     "restored"
 )
-_SYNTHETIC_KEYS = (
-    "rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length",
-)  # fmt: skip
-"""Settings of the synthetic sampler, which the CPU engine lacks."""
-
 _NOT_INSTALLED = {"suffix": "Arctic Inference"}
 _KV_CACHE_SHARE = 16
 _KV_CACHE_LARGEST_GIB = 8
@@ -131,7 +126,11 @@ def adapt_to_cpu(
         if kept.get(name, "1") != "1":
             notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
             kept[name] = "1"
-    _limit_speculation(kept, notes)
+    speculation = valid_speculation(kept)
+    if dropped := {"quantization", "attention_backend"} & speculation.keys():
+        notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
+        speculation = {key: value for key, value in speculation.items() if key not in dropped}
+        kept[SPECULATION] = json.dumps(speculation, ensure_ascii=False)
     # vLLM allocates the KV cache at start: a sixteenth of memory, 1 to 8 whole GiB.
     gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))
     threads = str(max(1, machine.cores - 1))
@@ -188,22 +187,6 @@ def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
     with suppress(ValueError):
         return read_speculative_config(environment)
     return {}
-
-
-def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
-    config = valid_speculation(kept)
-    dropped = {"quantization", "attention_backend"} & config.keys()
-    if config.get("rejection_sample_method") == "synthetic":
-        dropped |= {*_SYNTHETIC_KEYS} & config.keys()
-    has_ranks = config.get("draft_tensor_parallel_size", 1) != 1
-    if has_ranks:
-        notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
-        config["draft_tensor_parallel_size"] = 1
-    if dropped:
-        notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
-    if dropped or has_ranks:
-        config = {key: value for key, value in config.items() if key not in dropped}
-        kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 
 
 def local_folders(plan: Plan) -> dict[str, Path]:
