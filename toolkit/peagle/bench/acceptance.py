@@ -243,10 +243,7 @@ def _unusable(message: str, fix: str | Fix = _FIX) -> UserError:
 
 def read_acceptance(file: Path) -> AcceptanceResult:
     """The result in ``file``. Raises UserError for a file that is missing or of another format."""
-    try:
-        result = read_record(file, AcceptanceResult, _FIX)
-    except UserError as error:  # whose code is about the toolkit's own records
-        raise _unusable(error.message) from error
+    result = read_record(file, AcceptanceResult, _FIX, "acceptance-file")
     if result is None or result.format != 1:
         raise _unusable(f"{file} does not exist, or is of another version")
     return result

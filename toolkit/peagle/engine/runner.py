@@ -152,8 +152,6 @@ def adapt_to_cpu(
 def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
     """Why the CPU engine cannot run ``environment``, whose weights have ``weight_bytes``; or
     ``None``."""
-    if machine.system != "Linux":
-        return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
         if is_s3_uri(path):
             return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"

@@ -132,21 +132,18 @@ def read_training_data(
     that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
     itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
     their own. Raises UserError."""
-    beginnings, overlap = (*PROOF_PROMPTS, *proof_prompts), 0
+    beginnings = (*PROOF_PROMPTS, *proof_prompts)
     conversations, left_out = _read_usable(sources, connect, beginnings, context)
     if isinstance(held_out, Path):
         held, others = _read_usable([str(held_out)], connect, beginnings, context)
         left_out += others
         questions = {each.question for each in held}
-        overlap = sum(each.question in questions for each in conversations)
     else:
         questions = _choose_questions(conversations, held_out)
         held = [each for each in conversations if each.question in questions]
     train = [each for each in conversations if each.question not in questions]
     if not train or not held:
-        message = "all conversations begin with the same question, so that none can be held out"
-        if overlap:
-            message = f"{held_out} has every question of the training data"
+        message = "no question is left to train on, or none to hold out"
         fix = "name data with other questions, or a file of them with --held-out"
         raise UserError(message, fix, code="data-one-question")
     return TrainingData(
@@ -155,16 +152,12 @@ def read_training_data(
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
         left_out=left_out,
-        findings=tuple(_findings(train, held, left_out, overlap, context)),
+        findings=tuple(_findings(train, left_out, context)),
     )
 
 
 def _findings(
-    train: Sequence[Conversation],
-    held: Sequence[Conversation],
-    left_out: Mapping[str, int],
-    overlap: int,
-    context: int | None,
+    train: Sequence[Conversation], left_out: Mapping[str, int], context: int | None
 ) -> Iterator[Finding]:
     if not any(each.answered for each in train):
         message = "no row has an answer: their length is that of --output-tokens, or the longest"
@@ -181,14 +174,6 @@ def _findings(
         message += f": {len(longer):,} of {len(train):,}"
         fix = "pass a longer --sequence-length, as far as the target's context and memory allow"
         yield findings.warning("data-cut", "data", message, fix)
-    if overlap:
-        message = f"conversations that begin with a held-out question are not used: {overlap:,}"
-        fix = "hold out text that the training data does not have"
-        yield findings.warning("data-leak", "held_out", message, fix)
-    if len(domains := {each.domain for each in held}) == 1:
-        message = f"all held-out text is of one domain ({domains.pop()})"
-        fix = "give rows a domain, such as code or chat, to see the acceptance of each"
-        yield findings.note("data-one-domain", "data", message, fix)
 
 
 def _read_usable(
@@ -291,10 +276,6 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         document = json_reader.read(line, "the row", limit=_LARGEST_ROW)
         if not isinstance(document, dict):
             raise InvalidJson("the row", "is not an object")
-        if "input_ids" in document:
-            message = f"{place}: the row has token ids, which another tokenizer may have made"
-            fix = "give the text instead, as messages or prompt: the target's tokenizer reads it"
-            raise UserError(message, fix, "data-token-ids")
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
         if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
@@ -304,7 +285,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         raise UserError(f"{place}: {error}", fix, code="data-not-json-lines") from error
     except ValidationError as error:
         if captured:
-            return "not-a-chat"
+            return "without-text"
         message = f"{place}: {first_problem(error, _Row)}"
         raise UserError(message, _FORM, "data-not-json-lines") from error
     messages = [_message(each) for each in row.messages or row.conversations]
@@ -315,7 +296,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
     if any(each["content"] is None for each in messages):
         return "not-text"
     if not any(text.strip() for text in questions):
-        return "not-a-chat" if captured else "without-text"
+        return "without-text"
     return Conversation(
         id=json_digest(messages)[:16],
         domain=row.domain,
