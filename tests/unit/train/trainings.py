@@ -173,5 +173,4 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     patch.setattr(running, "open_engine", open_engine)
     patch.setattr(lossless, "transcripts", answer)
     patch.setattr(running, "measure_acceptance", measure)
-    patch.setattr(running, "_POLL_SECONDS", 0.01)
     return shop

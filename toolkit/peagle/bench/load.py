@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import statistics
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +44,7 @@ from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
 from peagle.engine.dummy import write_tokenizer
 from peagle.engine.machine import Installation
+from peagle.engine.process import AppendedLines, run_program
 from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
 from peagle.store import home
@@ -220,34 +219,15 @@ def _run(
     environment = {name: os.environ[name] for name in names if name in os.environ}
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
-    command = [str(program), "profile", "--config", str(folder / "load.yaml")]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-        ) as started,
-    ):
-        try:
-            offset = finished = 0
-            while started.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    started.wait(0.2)
-                if records.exists():
-                    with records.open("rb") as stream:
-                        stream.seek(offset)
-                        written = stream.read()
-                    offset, finished = offset + len(written), finished + written.count(b"\n")
-                progress(finished)
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            raise
+    lines, finished = AppendedLines(records), 0
+
+    def watch() -> None:
+        nonlocal finished
+        finished += sum(1 for _ in lines.read())
+        progress(finished)
+
+    argv = [str(program), "profile", "--config", str(folder / "load.yaml")]
+    run_program(argv, environment, folder / "log", watch)
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:

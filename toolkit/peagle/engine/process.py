@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 byte on stdin opens the gate; end of file means that the parent died or failed, and nothing runs."""
 
 _POLL_SECONDS = 0.02
+_WATCH_SECONDS = 0.5
 _KILL_SECONDS = 30.0
 
 
@@ -140,6 +142,55 @@ def start_program(
         os.close(reading)
         os.close(writing)
     return process
+
+
+def run_program(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    watch: Callable[[], object],
+    grace_seconds: float = 0.0,
+) -> int:
+    """Run ``argv`` in the folder of ``log``, to which its output is appended; return its exit
+    status. ``watch`` is called until it ends. What that raises, or an interrupt, ends it: by
+    SIGTERM, and after ``grace_seconds`` by SIGKILL."""
+    with (
+        log.open("ab") as stream,
+        subprocess.Popen(
+            argv, env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=stream,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        ) as program,
+    ):  # fmt: skip
+        try:
+            while program.poll() is None:
+                watch()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    program.wait(_WATCH_SECONDS)
+        finally:
+            if program.poll() is None:
+                program.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    program.wait(grace_seconds)
+            with contextlib.suppress(ProcessLookupError):  # its workers
+                os.killpg(program.pid, signal.SIGKILL)
+    return program.returncode
+
+
+class AppendedLines:
+    """The lines that a program appends to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._at = file, 0
+
+    def read(self, to_end: bool = False) -> Iterator[bytes]:
+        """The complete lines that are new; ``to_end`` also what follows the last of them."""
+        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as stream:
+            stream.seek(self._at)
+            for line in stream:
+                if not (to_end or line.endswith(b"\n")):
+                    break
+                self._at += len(line)
+                yield line
 
 
 def is_alive(process: EngineProcess) -> bool:

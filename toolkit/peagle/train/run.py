@@ -21,11 +21,9 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +45,14 @@ from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import running_engine
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.machine import find_trainer, this_machine
-from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive, sigterm_as_interrupt
+from peagle.engine.process import (
+    HUB_VARIABLES,
+    INHERITED_VARIABLES,
+    AppendedLines,
+    is_alive,
+    run_program,
+    sigterm_as_interrupt,
+)
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
@@ -157,7 +162,6 @@ _ROW_BYTES = 16
 _ROOM = 2
 """Times the hidden states that a disk must have free, so that they are saved there."""
 
-_POLL_SECONDS = 0.5
 _SAVE_SECONDS = 100.0
 """How long an interrupted trainer may take to save; SageMaker ends a job 120 s after SIGTERM."""
 
@@ -471,29 +475,16 @@ class Run:
             "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE",
             **(variables or {}),
         }  # fmt: skip
-        with log.open("ab") as stream:
-            program = subprocess.Popen(
-                [str(self._python), *words], env=environment, cwd=log.parent,
-                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-            try:
-                while program.poll() is None:
-                    if engine and not is_alive(engine.process):
-                        raise crash_error(Path(engine.process.log))
-                    progress = watch() if watch else TrainProgress(step)
-                    progress.detail = last_line(log)
-                    self._report(progress)
-                    time.sleep(_POLL_SECONDS)
-            finally:
-                if program.poll() is None:
-                    program.send_signal(signal.SIGTERM)
-                    with suppress(subprocess.TimeoutExpired):
-                        program.wait(_SAVE_SECONDS)
-                with suppress(ProcessLookupError):  # its workers
-                    os.killpg(program.pid, signal.SIGKILL)
-                program.wait()
-        if program.returncode:
+
+        def report() -> None:
+            if engine and not is_alive(engine.process):
+                raise crash_error(Path(engine.process.log))
+            progress = watch() if watch else TrainProgress(step)
+            progress.detail = last_line(log)
+            self._report(progress)
+
+        argv = [str(self._python), *words]
+        if run_program(argv, environment, log, report, _SAVE_SECONDS):
             raise trainer_error(log, step, before)
 
 
@@ -522,23 +513,6 @@ def _read_checkpoints(folder: Path) -> list[Path]:
     for each in {*folders} - {*complete}:
         shutil.rmtree(each)
     return sorted(complete, key=lambda each: int(each.name))
-
-
-class AppendedLines:
-    """The lines that a program appends to a file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._at = file, 0
-
-    def read(self) -> Iterator[bytes]:
-        """The complete lines that are new."""
-        with suppress(FileNotFoundError), self._file.open("rb") as stream:
-            stream.seek(self._at)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    break
-                self._at += len(line)
-                yield line
 
 
 class EventReader:
