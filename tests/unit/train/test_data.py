@@ -228,7 +228,7 @@ def test_what_the_toolkit_sends_is_left_out(tmp_path: Path) -> None:
 def test_prompts_beyond_the_context_are_left_out(tmp_path: Path) -> None:
     rows = [{"prompt": "word " * 100}, *questions(5)]
     assert read(tmp_path, rows, context=100).left_out == {"too-long": 1}
-    with raises_code("data-too-long"):
+    with raises_code("data-without-text"):
         read(tmp_path, rows, context=2)
 
 

@@ -23,6 +23,7 @@ from peagle.bench.load import Measure, make_measure, new_result
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import open_endpoint, open_engine, with_gpus
+from peagle.catalog.find import find_drafter
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
 from peagle.engine.gpus import find_gpus, visible_gpus
@@ -308,27 +309,26 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
         rates: tuple[float, ...] = ()
         if measured and k:
             rates = compute_rates(measured, k, request.domain)
-        elif isinstance(acceptance, float) and k:
-            rates = _rates_for(acceptance, k, catalog)
-        elif acceptance == "published" and k:
-            rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
+        elif acceptance and k:
+            rates = _assume_rates(acceptance, plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
 
 
-def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
-    if not 1 < length < k + 1:
-        message = f"no acceptance length of {length:g} is possible with K={k}"
-        raise UserError(message, f"use a length above 1 and below {k + 1}", "acceptance-file")
-    return position_rates(curve_through(((k, length),), catalog.speed_model.decay), k)
-
-
-def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:
-    drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
+def _assume_rates(acceptance: Imposed, plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:
+    """The rates for a mean length, or those published for the plan's drafter."""
+    decay = catalog.speed_model.decay
+    if isinstance(acceptance, float):
+        if not 1 < acceptance < k + 1:
+            message = f"no acceptance length of {acceptance:g} is possible with K={k}"
+            raise UserError(message, f"use one above 1 and below {k + 1}", "acceptance-file")
+        return position_rates(curve_through(((k, acceptance),), decay), k)
     assert plan.drafter is not None, "a setting with a K has a drafter"
-    rates = published_rates(drafters[plan.drafter.name], k, catalog.speed_model.decay)
+    rates = published_rates(
+        find_drafter(catalog.targets[plan.target.id], plan.drafter.name), k, decay
+    )
     if not rates:
         message = f"no acceptance of {plan.pair} is published"
         raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from peagle.catalog.find import find_drafter
 from peagle.catalog.schema import Catalog, Target
 from peagle.data import data_folder, weights_folder
 from peagle.errors import NotFound
@@ -66,9 +67,8 @@ _TARGET, _DRAFTER = "/opt/ml/model/target", "/opt/ml/model/drafter"
 
 def dummy_variables(plan: Plan, catalog: Catalog) -> dict[str, str]:
     """Variables of the engine's process: the plugin, and which tensors the head has of its own."""
-    drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
-    tensors = ["lm_head"]
-    if plan.drafter and drafters[plan.drafter.name].own_embeddings is not False:
+    target, tensors = catalog.targets[plan.target.id], ["lm_head"]
+    if plan.drafter and find_drafter(target, plan.drafter.name).own_embeddings is not False:
         tensors.append("embed_tokens")
     return {"PYTHONPATH": str(PLUGIN), _OWN_TENSORS: ",".join(tensors)}
 

@@ -323,11 +323,6 @@ class LocalRunner:
     variables: Mapping[str, str] = field(default_factory=dict)
     machine: Gpus | None = None
 
-    @property
-    def image_id(self) -> str | None:
-        """Another build with the same name is another image."""
-        return self.image.id if self.image else None
-
     def local_environment(self, plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
         """The plan's environment on this machine, and notes on how it differs. Raises Refused."""
         engine = None

@@ -20,10 +20,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from peagle.engine.process import NO_RESPONSE, response
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix
-from peagle.protocol import Counters, acceptance_length, parse_counters
 from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
-from peagle_serve.middleware import sum_counters
 
 WINDOW_SECONDS = 300.0
 """How far back usage is measured by default."""
@@ -70,11 +68,10 @@ class Usage:
 @dataclass(frozen=True)
 class MetricsPage:
     """A page of ``/metrics`` at ``time`` (epoch seconds): the sums over all engines, by metric and,
-    of a histogram, upper bound; and the counters of drafts."""
+    of a histogram, upper bound."""
 
     time: float
     totals: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    counters: Counters = field(default_factory=Counters)
 
     @classmethod
     def parse(cls, text: str, at: float) -> MetricsPage:
@@ -87,7 +84,7 @@ class MetricsPage:
                 for sample in family.samples:
                     if not math.isnan(sample.value):
                         totals[sample.name, sample.labels.get("le", "")] += sample.value
-        return cls(at, totals, parse_counters(sum_counters(text)))
+        return cls(at, totals)
 
     def total(self, name: str) -> float | None:
         """The sum of vLLM's metric; ``None`` without it."""
@@ -123,6 +120,9 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
     gaps, gap_seconds = (
         increase(f"inter_token_latency_seconds_{what}") for what in ("count", "sum")
     )
+    drafts, accepted = (
+        increase(f"spec_decode_num_{what}_total") for what in ("drafts", "accepted_tokens")
+    )
     waited = {
         float(bound): max(count - before.totals.get((name, bound), 0.0), 0.0)
         for (name, bound), count in now.totals.items()
@@ -146,7 +146,7 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
         tokens_per_second=None if tokens is None else tokens / seconds,
         kv_cache_share=now.total("kv_cache_usage_perc"),
         k=k if isinstance(k, int) else None,
-        acceptance_length=acceptance_length(now.counters.since(before.counters)),
+        acceptance_length=1 + (accepted or 0.0) / drafts if drafts else None,
     )
 
 

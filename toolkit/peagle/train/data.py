@@ -197,24 +197,21 @@ def _read_usable(
             others[_OURS] += 1
         else:
             conversations.append(conversation)
-    if not conversations:
+    unique = _longest(conversations)
+    fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
+    others[_REPEATED] += len(conversations) - len(unique)
+    others[_TOO_LONG] += len(unique) - len(fitting)
+    others = +others  # without zeros
+    if not fitting:
         source = ", ".join(sources)
         if rows == others[_OURS]:
             message = f"{source} has no rows"
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = f"name {_ENDING} files with rows; captured requests appear some minutes later"
             raise UserError(message, fix, code="no-data")
-        message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
+        message = f"{source} has no row with a usable question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
-    unique = _longest(conversations)
-    fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
-    if not fitting:
-        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
-        fix = "shorten them, or pass a longer --sequence-length if the target's context has it"
-        raise UserError(message, fix, code="data-too-long")
-    others[_REPEATED] += len(conversations) - len(unique)
-    others[_TOO_LONG] += len(unique) - len(fitting)
-    return fitting, +others  # without zeros
+    return fitting, others
 
 
 def _count(left_out: Mapping[str, int]) -> str:
