@@ -152,11 +152,9 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def read_record(
-    path: Path, shape: type[Shape], fix: str | Fix, code: str = "record-damaged"
-) -> Shape | None:
+def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
     """The document in ``path`` as a ``shape`` of data classes; ``None`` without a file. Raises
-    UserError, with ``fix`` and ``code``, for a file that is truncated or has another shape."""
+    UserError, with ``fix``, for a file that is truncated or has a different shape."""
     from pydantic import ValidationError  # 0.1 s to import
 
     try:
@@ -167,7 +165,7 @@ def read_record(
         return None
     except (ValidationError, ValueError, OSError) as error:
         reason = str(error).partition(" [type=")[0]
-        raise UserError(f"{path} cannot be read: {reason}", fix, code) from error
+        raise UserError(f"{path} cannot be read: {reason}", fix, "record-damaged") from error
 
 
 @cache

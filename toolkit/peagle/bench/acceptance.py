@@ -243,7 +243,7 @@ def _unusable(message: str, fix: str | Fix = _FIX) -> UserError:
 
 def read_acceptance(file: Path) -> AcceptanceResult:
     """The result in ``file``. Raises UserError for a file that is missing or of another format."""
-    result = read_record(file, AcceptanceResult, _FIX, "acceptance-file")
+    result = read_record(file, AcceptanceResult, _FIX)
     if result is None or result.format != 1:
         raise _unusable(f"{file} does not exist, or is of another version")
     return result

@@ -188,7 +188,7 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
 def read_result(path: Path) -> BenchResult:
     """The result of ``peagle bench`` in the file. Raises UserError for one that holds none."""
     fix = "name the file of a bench or a sweep, or measure again"
-    result = read_record(path, BenchResult, fix, "damaged-result")
+    result = read_record(path, BenchResult, fix)
     if result is None:
-        raise UserError(f"{path} does not exist", fix, "damaged-result")
+        raise UserError(f"{path} does not exist", fix, "no-such-file")
     return result
