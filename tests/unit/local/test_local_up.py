@@ -199,7 +199,7 @@ def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for
         if records.local_engine_names():
             stop_local(NAME)
 
-    with raises_code("engine-exited", EngineError):
+    with raises_code("startup-stopped", EngineError):
         start_local(plan_for("deaf"), progress=stop)
 
 

@@ -233,6 +233,9 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
     until = time.monotonic() + seconds
     while not is_healthy(engine.process.port):
         if not is_alive(engine.process):
+            if records.read_local_engine(engine.name) is None:
+                message = f"{engine.name} was stopped during startup"
+                raise EngineError(message, "start it again", "startup-stopped")
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             messages = [line for line in lines if line.startswith("docker: ")]
             if engine.process.container and messages:
