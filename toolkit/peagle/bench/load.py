@@ -50,7 +50,6 @@ from peagle.protocol import Counters, engine_message
 from peagle.store import home
 from peagle.text import sanitize, usd_per_million
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson
 from peagle_serve.warm import UnknownDevice, cpu_device
 
 AIPERF = "0.13.0"
@@ -156,8 +155,7 @@ class Aiperf:
             (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
             _run(self.program, folder, server.key, records, progress)
-            lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
-            requests = tuple(requests_in(lines))
+            requests = tuple(requests_in(AppendedLines(records).read()))
             log = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
             errors = [line for line in log if " ERROR " in line or "Error:" in line]
             last_error = (errors or log or ["no output"])[-1].strip()[:_LONGEST]
@@ -231,17 +229,11 @@ def _run(
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
-    """The requests of these lines. A line that is cut off, as of an aiperf that was killed, is
-    ignored. Raises EngineError for another format."""
+    """The requests of these lines. Raises EngineError for another format."""
     for line in lines:
-        try:
-            document = json_reader.read(line, "a record of aiperf", limit=64 << 20)
-        except InvalidJson as error:
-            if not line.endswith(b"\n"):
-                return
-            raise EngineError(f"{error}", code="invalid-response") from error
-        with parsing("a record of aiperf", EngineError):
-            yield _request(document)
+        with parsing(what := "a record of aiperf", EngineError):
+            request = _request(json_reader.read(line, what, limit=64 << 20))
+        yield request
 
 
 def _request(document: Mapping[str, Any]) -> SentRequest:

@@ -306,12 +306,11 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
 
     settings = []
     for k in request.ks:
-        rates: tuple[float, ...] = ()
+        plan, rates = plan_of(BenchSetting(None, k)), tuple[float, ...]()
         if measured and k:
             rates = compute_rates(measured, k, request.domain)
-        elif acceptance and k:
-            rates = _assume_rates(acceptance, plan_of(BenchSetting(None, k)), k, catalog)
-        plan = imposing(BenchSetting(None, k, rates))
+        elif acceptance is not None and k:
+            rates = _assume_rates(acceptance, plan, k, catalog)
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
@@ -326,13 +325,11 @@ def _assume_rates(acceptance: Imposed, plan: Plan, k: int, catalog: Catalog) -> 
             raise UserError(message, f"use one above 1 and below {k + 1}", "acceptance-file")
         return position_rates(curve_through(((k, acceptance),), decay), k)
     assert plan.drafter is not None, "a setting with a K has a drafter"
-    rates = published_rates(
-        find_drafter(catalog.targets[plan.target.id], plan.drafter.name), k, decay
-    )
-    if not rates:
-        message = f"no acceptance of {plan.pair} is published"
-        raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")
-    return rates
+    drafter = find_drafter(catalog.targets[plan.target.id], plan.drafter.name)
+    if rates := published_rates(drafter, k, decay):
+        return rates
+    message = f"no acceptance of {plan.pair} is published"
+    raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")
 
 
 def sweep_on_this_machine(
