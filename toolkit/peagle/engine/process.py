@@ -60,7 +60,6 @@ os.execv(sys.argv[2], sys.argv[2:])
 byte on stdin opens the gate; end of file means that the parent died or failed, and nothing runs."""
 
 _POLL_SECONDS = 0.02
-_WATCH_SECONDS = 0.5
 _KILL_SECONDS = 30.0
 
 
@@ -165,7 +164,7 @@ def run_program(
             while program.poll() is None:
                 watch()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    program.wait(_WATCH_SECONDS)
+                    program.wait(0.5)
         finally:
             if program.poll() is None:
                 program.terminate()

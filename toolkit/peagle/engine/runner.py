@@ -67,7 +67,6 @@ from peagle_serve.contract import (
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
     WARM_PINS_VARIABLE,
-    is_s3_uri,
 )
 from peagle_serve.environment import read_speculative_config
 from peagle_serve.weights import loads_files
@@ -106,7 +105,6 @@ _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
     "restored"
 )
-_NOT_INSTALLED = {"suffix": "Arctic Inference"}
 _KV_CACHE_SHARE = 16
 _KV_CACHE_LARGEST_GIB = 8
 
@@ -153,15 +151,12 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
     """Why the CPU engine cannot run ``environment``, whose weights have ``weight_bytes``; or
     ``None``."""
     for what, path in model_paths(environment).items():
-        if is_s3_uri(path):
-            return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
         if not path.startswith(f"{ML_ROOT}/"):
             return f"without an NVIDIA GPU only local weights run, not its {what} ({path})"
     if _QUANTIZATION in environment:
         return f"its weights are quantized ({environment[_QUANTIZATION]})"
-    method = valid_speculation(environment).get("method")
-    if method in _NOT_INSTALLED:
-        return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"
+    if valid_speculation(environment).get("method") == "suffix":
+        return "its method suffix needs Arctic Inference, which the CPU engine lacks"
     allowed = machine.memory_bytes * LARGEST_SHARE_OF_MEMORY
     if weight_bytes > allowed:
         return (

@@ -120,9 +120,8 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
     gaps, gap_seconds = (
         increase(f"inter_token_latency_seconds_{what}") for what in ("count", "sum")
     )
-    drafts, accepted = (
-        increase(f"spec_decode_num_{what}_total") for what in ("drafts", "accepted_tokens")
-    )
+    drafts = increase("spec_decode_num_drafts_total")
+    accepted = increase("spec_decode_num_accepted_tokens_total")
     waited = {
         float(bound): max(count - before.totals.get((name, bound), 0.0), 0.0)
         for (name, bound), count in now.totals.items()
