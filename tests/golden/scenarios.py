@@ -133,7 +133,7 @@ environments:
     observe: true
     log_retention: 90
     rollout: linear
-    rollout_step: 50%
+    rollout_step: 1
     baking_time: 5m
     capture_data: s3://acme-captured/chat
     capture_percent: 10

@@ -211,11 +211,10 @@ class Options(Frozen):
         "How updates move traffic to new instances, with alarms that undo them; the one on "
         "--slo ttft sees streamed requests only.  [default: SageMaker's, without alarms]",
     )
-    rollout_step: str | None = _key(
+    rollout_step: int | None = _key(
         "Updates and end",
-        "text",
-        "Instances of one step, such as 2 or 25%.  [default: 5%, canary 10%, linear 25%]",
-        "SIZE",
+        "count",
+        "Instances, or copies, of one step.  [default: 5%, canary 10%, linear 25%]",
     )
     baking_time: int | None = _key(
         "Updates and end",

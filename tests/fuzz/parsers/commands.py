@@ -15,7 +15,7 @@ from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
 from peagle.planning.weights import parse_pins
 from peagle.render.image import parse_tag, split_image
-from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
+from peagle.render.plan_file import digest, plan_document, plan_from, read_plan
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri
 from peagle.vllm.environment import check_environment, settings_in, to_environment
@@ -97,7 +97,6 @@ def _with_digest(document: Any) -> Any:
 
 
 def _plan(document: Any) -> None:
-    recreate_fix(document if isinstance(document, dict) else {}, "plan.json")
     plan_from(document, "plan.json")
 
 

@@ -110,7 +110,7 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     assert terminal.run(*COPIES).code == 0
-    done = terminal.succeeds(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
+    done = terminal.succeeds(*with_keys(tmp_path, COPIES, rollout_step=1), "--k", "3", *ROLLING)
     assert "1 more instance meanwhile" in " ".join(done.err.split())
     (config,) = terminal.cloud.rollouts
     assert config is not None

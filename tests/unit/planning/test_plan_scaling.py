@@ -48,10 +48,6 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "instance_count": 2}),
     "a maximum above the price limit": ({"max_instances": 4, "max_price_per_hour": 6.0}, {
         "errors": ["scaling-above-price-limit"], "fix error": "use --max-instances 2"}),
-    "scale to zero is refused there": ({"scale_to_zero": True, "region": "eu-west-3"}, {
-        "has": {"scale-to-zero-refused"}}),
-    "and not there": ({"scale_to_zero": True, "region": "eu-west-1"}, {
-        "lacks": {"scale-to-zero-refused"}}),
     "an objective that always holds": (
         {"max_instances": 4, "concurrency": 32, "slo": Slo(ttft=100.0)}, {
             "scaling.target_concurrency": 32, "because target_concurrency": "objective-holds",

@@ -61,13 +61,13 @@ def test_a_rollout_of_one_instance_is_an_error(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "count", "step", "accepted"), [
-    ("rolling", 4, "3", Step(value=2, unit="instances")),
-    ("canary", 4, "60%", Step(value=2, unit="instances")),
-    ("linear", 40, "2", Step(value=4, unit="instances")),
-    ("linear", 40, "25%", Step(value=25, unit="percent")),
+    ("rolling", 4, 3, Step(value=2, unit="instances")),
+    ("canary", 4, 3, Step(value=2, unit="instances")),
+    ("linear", 40, 2, Step(value=4, unit="instances")),
+    ("linear", 40, 10, Step(value=10, unit="instances")),
 ])  # fmt: skip
 def test_the_step_is_the_nearest_that_sagemaker_accepts(
-    kind: Any, count: int, step: str, accepted: Step
+    kind: Any, count: int, step: int, accepted: Step
 ) -> None:
     plan = planned(rollout=kind, instance_count=count, rollout_step=step)
     assert plan.rollout is not None
@@ -94,7 +94,7 @@ def test_a_plan_that_may_scale_to_one_instance_has_steps_from_two_on(kind: Any, 
 def test_any_number_of_instances_has_a_step_that_sagemaker_accepts(
     kind: Any, most: tuple[int, int], count: int
 ) -> None:
-    plan = planned(rollout=kind, instance_count=4, rollout_step="2", max_instances=99)
+    plan = planned(rollout=kind, instance_count=4, rollout_step=2, max_instances=99)
     assert plan.rollout is not None
     rollout = adapt_rollout(plan.rollout, count)
     assert rollout.step is not None
@@ -102,7 +102,7 @@ def test_any_number_of_instances_has_a_step_that_sagemaker_accepts(
 
 
 def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> None:
-    plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step="2")
+    plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step=2)
     assert plan.rollout is not None
     for count in (2, 3, 8, 16, 41, 99):
         rollout = adapt_rollout(plan.rollout, count, copies=True)
@@ -137,14 +137,12 @@ def test_all_at_once_suits_one_instance_and_waits_before_the_old_one_ends() -> N
     assert policy["TerminationWaitInSeconds"] == 300
 
 
-def test_a_share_becomes_a_capacity_percentage() -> None:
-    plan = planned(rollout="canary", instance_count=4, rollout_step="25%")
-    assert name_policy(plan)["TrafficRoutingConfiguration"]["CanarySize"] == {
-        "Type": "CAPACITY_PERCENT",
-        "Value": 25,
-    }
-    rolling = name_policy(planned(rollout="rolling", instance_count=4, rollout_step="2"))
-    assert rolling["MaximumBatchSize"] == {"Type": "INSTANCE_COUNT", "Value": 2}
+def test_a_step_is_a_number_of_instances() -> None:
+    size = {"Type": "INSTANCE_COUNT", "Value": 2}
+    canary = name_policy(planned(rollout="canary", instance_count=4, rollout_step=2))
+    assert canary["TrafficRoutingConfiguration"]["CanarySize"] == size
+    rolling = name_policy(planned(rollout="rolling", instance_count=4, rollout_step=2))
+    assert rolling["MaximumBatchSize"] == size
 
 
 def test_the_alarms_are_those_that_the_plan_can_judge() -> None:
@@ -193,10 +191,8 @@ EIGHT = {"instance_type": "ml.p5.48xlarge", "copies": 8}
 
 @pytest.mark.parametrize(("options", "size", "text"), [
     ({}, {"Type": "COPY_COUNT", "Value": 4}, "rolling, 4 copies per step, baking 10m 00s"),
-    ({"rollout_step": "1", "baking_time": 300}, {"Type": "COPY_COUNT", "Value": 1},
+    ({"rollout_step": 1, "baking_time": 300}, {"Type": "COPY_COUNT", "Value": 1},
      "rolling, 1 copy per step, baking 5m 00s"),
-    ({"rollout_step": "25%", "instance_count": 2}, {"Type": "CAPACITY_PERCENT", "Value": 25},
-     "rolling, 25% per step, baking 10m 00s"),
 ])  # fmt: skip
 def test_copies_are_replaced_in_batches(
     options: dict[str, Any], size: dict[str, Any], text: str
@@ -221,7 +217,7 @@ def test_copies_are_replaced_in_batches(
 
 
 @pytest.mark.parametrize(("options", "size"), [
-    ({"rollout_step": "5"}, 4), ({"rollout_step": "9", "instance_count": 4}, 8),
+    ({"rollout_step": 5}, 4), ({"rollout_step": 9, "instance_count": 4}, 8),
 ])  # fmt: skip
 def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
     options: dict[str, Any], size: int

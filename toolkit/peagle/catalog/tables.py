@@ -141,15 +141,14 @@ class EngineStart(Frozen):
 
 
 class RuntimeTable(Frozen):
-    """All runtimes. ``accounts`` maps a region to the account with AWS's images there, and
-    ``scale_to_zero_refused`` to the month in which users reported that. On ``ami_families`` a
-    request must specify one of ``amis``; of ``prefix_caching`` the first match holds."""
+    """All runtimes. ``accounts`` maps a region to the account with AWS's images there. On
+    ``ami_families`` a request must specify one of ``amis``; of ``prefix_caching`` the first match
+    holds."""
 
     default: Version
     checked: date
     source: str
     accounts: dict[str, str]
-    scale_to_zero_refused: dict[str, str] = {}
     ami_families: tuple[str, ...]
     amis: tuple[Ami, ...] = ()
     ami_reports: tuple[AmiReport, ...] = ()

@@ -226,10 +226,9 @@ def _digest(members: list[Member]) -> str:
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
 _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
-        "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
-        "instance-scarce", "no-alarm-topic", "prefix-cache-off",
-        "prefix-cache-too-small", "price-not-from-aws", "price-of-another-region",
-        "price-snapshot", "scale-to-zero-refused", "several-instances",
+        "cache-below-concurrency", "context-shortened", "fewer-cache-hits", "gpus-idle",
+        "instance-scarce", "no-alarm-topic", "price-not-from-aws", "price-of-another-region",
+        "price-snapshot", "several-instances",
         "speculation-loses", "speed-unverified", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip

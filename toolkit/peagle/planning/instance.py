@@ -278,30 +278,21 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             if other is not None and other.instance != candidate.instance:
                 larger = _use_type(other, f"{at_cost(other)}, which holds that load")
             yield warning("cache-below-concurrency", "concurrency", message, larger)
-    cached, where = load.workload.cached_prompt_tokens, "cached_prompt_tokens"
-    conversations = candidate.performance.conversations
-    hits = candidate.performance.cached_prompt_tokens
+    cached, conversations = load.workload.cached_prompt_tokens, candidate.performance.conversations
     if not cached:
         return
     if not candidate.engine.case.engine.prefix_caching:
-        message = "prefix caching is off, so that each prompt is processed whole"
-        fix = "use a vLLM version or a drafter with which prefix caching works"
-        yield note("prefix-cache-off", where, message, fix)
+        why = "prefix caching is off"
     elif conversations is not None and conversations < load.concurrency:
-        message = (
-            f"the KV cache{' of each engine' if busy > 1 else ''} keeps {conversations:,} of "
-            f"{load.concurrency:,} conversations of {load.workload.tokens:,} tokens, so that "
-            f"{hits:,} instead of {cached:,} tokens of a prompt are hits"
-        )
-        fix = "use an instance with more GPU memory, or a lower --concurrency"
-        yield warning("prefix-cache-too-small", where, message, fix)
+        why = f"the KV cache keeps {conversations:,} of {load.concurrency:,} conversations"
     elif busy > 1:
-        message = (
-            f"{busy} engines share the conversations, and SageMaker routes by load: the next turn "
-            f"finds {hits:,} of {cached:,} cached tokens"
-        )
-        fix = "use one larger instance, where all turns meet the same cache"
-        yield note("conversations-spread", where, message, fix)
+        why = f"{busy} engines share the conversations, and SageMaker routes by load"
+    else:
+        return
+    hits = f"{candidate.performance.cached_prompt_tokens:,} of {cached:,}"
+    message = f"{hits} cached tokens of a prompt are expected to be hits: {why}"
+    fix = "use one instance with more GPU memory, or a lower --concurrency"
+    yield note("fewer-cache-hits", "cached_prompt_tokens", message, fix)
 
 
 def _scarce(selection: Selection) -> Iterator[Finding]:

@@ -12,7 +12,6 @@ cheaper.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 
 from peagle.catalog.tables import Instance
@@ -50,19 +49,6 @@ _SHARES: dict[RolloutKind, tuple[int, int]] = {
 }
 """The least and the largest step that SageMaker accepts, in percent of the instances."""
 
-_STEP = re.compile(r"([1-9][0-9]{0,3})(%?)", re.ASCII)
-
-
-def parse_step(text: str, copies: bool = False) -> Step:
-    """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
-    match = _STEP.fullmatch(text)
-    if match is None or (match[2] and int(match[1]) > 100):
-        fix = "write a number of instances, or a share of them such as 25%"
-        raise UserError(f"rollout_step {text[:20]!r} is not a step", fix, code="rollout-step")
-    if match[2]:
-        return Step(value=int(match[1]), unit="percent")
-    return Step(value=int(match[1]), unit="copies" if copies else "instances")
-
 
 def choose_rollout(options: Options, plan: Plan, decisions: Decisions) -> Rollout | None:
     """The rollout of updates, with what it takes; ``None`` where the user asks for none.
@@ -91,7 +77,7 @@ def choose_rollout(options: Options, plan: Plan, decisions: Decisions) -> Rollou
         # The smallest batch, a tenth as the canary, quarters in a linear rollout.
         shares = {"rolling": math.ceil(total / 20), "canary": total // 10}
         usual = each if copies else max(1, shares.get(kind, math.ceil(total / 4)))
-        step = parse_step(asked, copies is not None) if asked else Step(value=usual, unit=unit)
+        step = Step(value=asked or usual, unit=unit)
         step = _accepted_step(kind, step, total, each if copies else total, unit)
         if total < 2:
             message = f"a {kind} update replaces a part of the {unit}, and the plan has one"
@@ -188,12 +174,6 @@ SHORTEST_SCALE_IN_SECONDS = 300
 SCALE_OUT_SECONDS = 60
 """SageMaker accepts no further change while an instance starts, so a longer pause adds nothing."""
 
-_ZERO_REFUSED_CODE = "scale-to-zero-refused"
-"""SageMaker is reported to refuse scale to zero in the region.
-
-Fix: use another region, or --max-instances without --scale-to-zero
-"""
-
 
 def reserved(instance: Instance, copies: int, gpus: int) -> Copies:
     """``copies`` with ``gpus`` GPUs each, and equal shares of the instance's CPUs and memory."""
@@ -226,7 +206,7 @@ def choose_scaling(
     """The scaling of the planned instances, or of the copies on them. ``start_seconds`` is about
     how long a new instance takes until it serves, which is how long the first request waits after a
     scale to zero."""
-    target, copies, region = options.target_concurrency, plan.copies, plan.region
+    target, copies = options.target_concurrency, plan.copies
     if target is None:
         target = _most_requests(candidate, counted(1, copies is not None), decisions)
     least = 0 if options.scale_to_zero else options.min_instances or 1
@@ -258,11 +238,6 @@ def choose_scaling(
         decisions.explain("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
     else:
         decisions.explain("scale_in_cooldown", shown, "cooldown-of-aws")
-    reported = candidate.load.catalog.runtimes.scale_to_zero_refused.get(region)
-    if options.scale_to_zero and reported:
-        message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
-        fix = Fix("use another --region, or --max-instances without --scale-to-zero")
-        decisions.findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
     return scaling
 
 
@@ -319,8 +294,6 @@ LOG_DAYS = (
 DEFAULT_LOG_DAYS = 30
 DEFAULT_PERCENT = 100
 DEFAULT_CAPTURE_DAYS = 30
-
-_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
 
 
 def choose_limit(options: Options, plan: Plan, decisions: Decisions) -> Limit | None:
@@ -409,7 +382,6 @@ def choose_observe(options: Options, plan: Plan, decisions: Decisions) -> Observ
     days, topic = options.log_retention, options.alarm_topic
     if days is not None:  # CloudWatch Logs has these only
         days = next((retention for retention in LOG_DAYS if retention >= days), LOG_DAYS[-1])
-    _check_topic(topic, plan.region)
     capture = _choose_capture(options)
     if not (options.observe or days or capture or topic):
         return None
@@ -430,17 +402,6 @@ def choose_observe(options: Options, plan: Plan, decisions: Decisions) -> Observ
         alarms=alarms,
         alarm_topic=topic,
     )
-
-
-def _check_topic(topic: str | None, region: str) -> None:
-    """CloudWatch publishes to topics of its own region only."""
-    match = _TOPIC.fullmatch(topic or "")
-    if topic is not None and (match is None or match[1] != region):
-        raise UserError(
-            f"{topic[:80]!r} is not the ARN of an SNS topic in {region}",
-            f"use alarm_topic: arn:aws:sns:{region}:ACCOUNT:NAME",
-            code="invalid-topic",
-        )
 
 
 def _choose_capture(options: Options) -> Capture | None:

@@ -15,7 +15,7 @@ from peagle.case import DECIDED
 from peagle.catalog.tables import HERE, InstanceTable
 from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError, use_option
 from peagle.options import Options, check_numbers
-from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
+from peagle.planning.operation import LONGEST_BAKING_SECONDS
 from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
 from peagle.text import exact_duration, sanitize
 from peagle.vllm.versions import canonical_name
@@ -145,8 +145,6 @@ def check_options(options: Options, table: InstanceTable) -> None:
     for options that exclude each other."""
     check_settings(options.settings)
     check_variables(options.environment)
-    if options.rollout_step is not None:
-        parse_step(options.rollout_step)
     check_numbers(options)
     _check_times(options)
     _check_needs(options)
@@ -214,12 +212,7 @@ def _check_conflicts(options: Options) -> None:
         ("--min-instances", options.min_instances is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[1]),
-        ("rollout_step", options.rollout_step is not None, "--rollout all-at-once",
-         options.rollout == "all-at-once"),
-        ("--set load-format", "load-format" in options.settings, "weights_by stream", streams),
         ("--baked-weights", options.baked_weights, "weights_by stream", streams),
-        ("warm_sha256", bool(options.warm_sha256), "--allow-unpinned-warm",
-         options.allow_unpinned_warm),
     ):  # fmt: skip
         if is_given and excludes:
             raise OptionsConflict(f"{flag} and {other} exclude each other", "omit one of them")

@@ -290,32 +290,28 @@ class Scaling(Frozen):
         return round(price * self.min_instances, 4), round(price * self.max_instances, 4)
 
 
-StepUnit = Literal["instances", "copies", "percent"]
+StepUnit = Literal["instances", "copies"]
 
 
 class Step(Frozen):
-    """The size of one step: a number of instances, or of copies, or a share of them."""
+    """The size of one step: a number of instances, or of copies."""
 
     value: int
     unit: StepUnit
 
     @property
     def text(self) -> str:
-        """``25%``, ``1 instance``, ``4 copies``."""
-        if self.unit == "percent":
-            return f"{self.value}%"
+        """``1 instance``, ``4 copies``."""
         noun = {"instances": "instance", "copies": "copy"}[self.unit]
         return f"{self.value} {self.unit if self.value > 1 else noun}"
 
     def instances(self, count: int) -> int:
-        """The step as a number of ``count`` instances, or copies, at least one."""
-        if self.unit != "percent":
-            return min(self.value, count)
-        return max(1, math.ceil(self.value * count / 100))
+        """The step of ``count`` instances, or copies."""
+        return min(self.value, count)
 
     def percent(self, count: int) -> float:
         """The step as a share of ``count`` instances, or copies, in percent."""
-        return self.value if self.unit == "percent" else 100 * self.value / count
+        return 100 * self.value / count
 
 
 class Rollout(Frozen):

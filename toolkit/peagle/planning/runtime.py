@@ -15,7 +15,6 @@ from peagle.catalog.tables import (
     RuntimeTable,
     domain,
     exact_image_uri,
-    nearest_region,
     region_hint,
 )
 from peagle.checks import check
@@ -29,7 +28,6 @@ from peagle.options import Options
 from peagle.planning.company import prefixed
 from peagle.planning.plan import PRICE_ELSEWHERE, Decisions
 from peagle.planning.speculation import SelectedPair
-from peagle.text import format_usd
 from peagle.vllm import versions
 
 MAX_NAME_LENGTH = 63
@@ -180,17 +178,12 @@ def choose_name(options: Options, pair: SelectedPair, decisions: Decisions) -> s
 
 
 def find_price(instance: Instance, region: str) -> tuple[Price | None, tuple[Finding, ...]]:
-    """As ``Instance.price_in``, with a finding unless the price is that of ``region``. A price of
-    another region than us-east-1 is named, not used."""
+    """As ``Instance.price_in``, with a finding unless the price is that of ``region``."""
     price = instance.price_in(region)
     command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
     refresh = Fix("get prices from AWS's price list", command)
     if price is None:
-        message = f"the catalogue has no price for {instance.type}"
-        if by_region := {price.region: price.usd_per_hour for price in instance.prices}:
-            other = nearest_region(region, by_region)
-            usd = format_usd(by_region[other])
-            message += f" in {region}; in {other} it is {usd} an hour"
+        message = f"the catalogue has no price for {instance.type} in {region}"
         return None, (warning("price-unknown", "price", message, refresh),)
     if price.region == region:
         return price, ()

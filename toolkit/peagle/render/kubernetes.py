@@ -135,8 +135,7 @@ def start_seconds(plan: Plan) -> int:
 
 
 def has_hub_weights(plan: Plan) -> bool:
-    models = (plan.target, plan.drafter)
-    return any(model.weights.kind == "hub" for model in models if model and model.weights)
+    return any(weights.kind == "hub" for weights in plan.weights.values())
 
 
 def served_names(plan: Plan) -> list[str]:

@@ -262,11 +262,10 @@ class Folder:
 def folders(plan: Plan) -> tuple[Folder, ...]:
     """All folders that the plan uploads; empty if no weights are local."""
     root = str(S3Uri(MODEL_BUCKET))
-    parts = {"target": plan.target, "drafter": plan.drafter}
     return tuple(
-        Folder(part, model.weights.location, model.weights.s3_uri.removeprefix(root))
-        for part, model in parts.items()
-        if model and model.weights and model.weights.s3_uri is not None
+        Folder(part, weights.location, weights.s3_uri.removeprefix(root))
+        for part, weights in plan.weights.items()
+        if weights.s3_uri is not None
     )
 
 

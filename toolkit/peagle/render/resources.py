@@ -124,7 +124,7 @@ def wake_alarm(
     }
 
 
-_SIZES = {"percent": "CAPACITY_PERCENT", "instances": "INSTANCE_COUNT", "copies": "COPY_COUNT"}
+_SIZES = {"instances": "INSTANCE_COUNT", "copies": "COPY_COUNT"}
 
 
 def deployment_config(plan: Plan, count: int = 0) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import weights_folder
 from peagle.planning.plan import MODEL_BUCKET, Plan
+from peagle.planning.weights import local_weights
 from peagle.render.files import RenderedFile, readme, request_example, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
 from peagle.render.formats.dockerfile import choose_recipe
@@ -126,9 +127,8 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         others = {k: v for k, v in environment.items() if k not in _HUB_FOLDERS}
         environment = {"HF_TOKEN": None, **others, "HF_HOME": f"{CACHE_FOLDER}/huggingface"}
     folders = {
-        model.weights.engine_path: str(weights_folder(model.weights.location).resolve())
-        for model in (plan.target, plan.drafter)
-        if model and model.weights and model.weights.kind == "directory"
+        weights.engine_path: str(weights_folder(weights.location).resolve())
+        for weights in local_weights(plan)
     }
     copied: dict[str, str] = {}
     syncs = []
