@@ -8,18 +8,18 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_158, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_157, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (3_725, 3_600),
     "vllm": (678, 500),
-    "catalog": (1_977, 1_800),
+    "catalog": (1_976, 1_800),
     "checkpoints": (1_955, 1_550),
     "checks": (2_117, 2_300),
     "fit": (1_703, 1_700),
     "speed": (1_716, 1_500),
-    "planning": (4_992, 3_850),
-    "render": (3_247, 3_000),
+    "planning": (4_926, 3_850),
+    "render": (3_224, 3_000),
     "engine": (2_889, 1_800),
-    "images": (773, 700),
+    "images": (772, 700),
     "aws": (2_884, 2_600),
     "weights": (1_794, 1_500),
     "warm": (377, 400),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_886, 5_360),
     "cli": (7_850, 6_200),
 }
-MOST_LINES, MOST_FILES = 59_734, 241
+MOST_LINES, MOST_FILES = 59_642, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
