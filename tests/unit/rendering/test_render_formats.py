@@ -174,6 +174,16 @@ def test_control_characters_reach_no_rendered_text(format: str) -> None:
         assert shown.stdout.decode() == f"NOTE={environment['NOTE']}"
 
 
+@pytest.mark.parametrize("format", ["cdk", "cloudformation"])
+def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> None:
+    environment = {"NOTE": "{{resolve:secretsmanager:theirs}}"}
+    plan = make_plan(Options(pair="tiny", environment=environment), CATALOG)
+    with raises_code("format-unsupported", Unsupported) as refused:
+        render(format, plan, CATALOG)
+    assert "{{resolve:" in refused.value.message
+    assert environment["NOTE"] in text("terraform", plan, "values.json")
+
+
 @pytest.mark.parametrize("format", format_names())
 def test_the_commit_of_a_head_is_written(format: str) -> None:
     head, commit = "amazon/GPT-OSS-20B-P-EAGLE", "a" * 40

@@ -141,14 +141,14 @@ def test_a_row_of_each_form_is_a_conversation(
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "not-text",
         ),
-        (captured("<xml>"), "without-text"),
-        (captured('{"prompt": "\\ud800"}'), "without-text"),
-        (captured("{}"), "without-text"),
-        (captured({"prompt": ["a", "b"]}, COMPLETED), "without-text"),
-        (captured({"messages": "Hi"}, CHATTED), "without-text"),
-        (captured({"messages": ["Hi"]}, CHATTED), "without-text"),
-        ({"captureData": {"endpointInput": {"data": "?", "encoding": "BASE64"}}}, "without-text"),
-        ({"captureData": "?"}, "without-text"),
+        (captured("<xml>"), "not-a-chat"),
+        (captured('{"prompt": "\\ud800"}'), "not-a-chat"),
+        (captured("{}"), "not-a-chat"),
+        (captured({"prompt": ["a", "b"]}, COMPLETED), "not-a-chat"),
+        (captured({"messages": "Hi"}, CHATTED), "not-a-chat"),
+        (captured({"messages": ["Hi"]}, CHATTED), "not-a-chat"),
+        ({"captureData": {"endpointInput": {"data": "?", "encoding": "BASE64"}}}, "not-a-chat"),
+        ({"captureData": "?"}, "not-a-chat"),
     ],
 )
 def test_rows_without_a_conversation_are_counted(
@@ -157,7 +157,7 @@ def test_rows_without_a_conversation_are_counted(
     data = read(tmp_path, [row, *questions(5)])
     assert data.left_out == {reason: 1}
     assert len(everything(data)) == 5
-    assert codes(data) == {"data-left-out"}
+    assert codes(data) == {"data-left-out", "data-one-domain"}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_rows_without_a_conversation_are_counted(
         ('{"prompt": 3}', "data-not-json-lines", "line 1"),
         ('{"prompt": "a", "domain": ""}', "data-not-json-lines", "line 1"),
         ('{"prompt": ""}\n{"messages": []}', "data-without-text", ""),
-        ('{"input_ids": [151000], "loss_mask": [1]}', "data-not-json-lines", "line 1"),
+        ('{"input_ids": [151000], "loss_mask": [1]}', "data-token-ids", "line 1"),
         ('{"prompt": "the same"}\n{"prompt": " The  same"}', "data-one-question", ""),
     ],
 )
@@ -228,7 +228,7 @@ def test_what_the_toolkit_sends_is_left_out(tmp_path: Path) -> None:
 def test_prompts_beyond_the_context_are_left_out(tmp_path: Path) -> None:
     rows = [{"prompt": "word " * 100}, *questions(5)]
     assert read(tmp_path, rows, context=100).left_out == {"too-long": 1}
-    with raises_code("data-without-text"):
+    with raises_code("data-too-long"):
         read(tmp_path, rows, context=2)
 
 
@@ -288,7 +288,7 @@ def test_the_questions_of_a_held_out_file_are_not_trained_on(tmp_path: Path) -> 
     held = write(tmp_path, [*questions(10)[:3], {"prompt": "another"}], "held.jsonl")
     data = read(tmp_path, questions(10), held_out=held)
     assert (len(data.train), len(data.held_out)) == (7, 4)
-    assert codes(data) == set()
+    assert codes(data) == {"data-leak", "data-one-domain"}
     with raises_code("data-one-question"):
         read(tmp_path, questions(3), held_out=held)
 

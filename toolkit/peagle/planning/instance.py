@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from peagle.catalog.find import find_drafter
 from peagle.errors import Fix, combine_fixes, use_option
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import Finding, Level, error, finding, note, warning
 from peagle.fit.estimate import refusal_reason
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest
@@ -281,18 +281,20 @@ def _cache(selection: Selection) -> Iterator[Finding]:
     cached, conversations = load.workload.cached_prompt_tokens, candidate.performance.conversations
     if not cached:
         return
+    level: Level = "note"
     if not candidate.engine.case.engine.prefix_caching:
-        why = "prefix caching is off"
+        why, advice = "prefix caching is off", "use a vLLM version or a drafter with which it works"
     elif conversations is not None and conversations < load.concurrency:
         why = f"the KV cache keeps {conversations:,} of {load.concurrency:,} conversations"
+        level, advice = "warning", "use an instance with more GPU memory, or a lower --concurrency"
     elif busy > 1:
         why = f"{busy} engines share the conversations, and SageMaker routes by load"
+        advice = "use one larger instance, where all turns meet the same cache"
     else:
         return
     hits = f"{candidate.performance.cached_prompt_tokens:,} of {cached:,}"
     message = f"{hits} cached tokens of a prompt are expected to be hits: {why}"
-    fix = "use one instance with more GPU memory, or a lower --concurrency"
-    yield note("fewer-cache-hits", "cached_prompt_tokens", message, fix)
+    yield finding(level, "fewer-cache-hits", "cached_prompt_tokens", message, advice)
 
 
 def _scarce(selection: Selection) -> Iterator[Finding]:

@@ -132,18 +132,21 @@ def read_training_data(
     that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
     itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
     their own. Raises UserError."""
-    beginnings = (*PROOF_PROMPTS, *proof_prompts)
+    beginnings, overlap = (*PROOF_PROMPTS, *proof_prompts), 0
     conversations, left_out = _read_usable(sources, connect, beginnings, context)
     if isinstance(held_out, Path):
         held, others = _read_usable([str(held_out)], connect, beginnings, context)
         left_out += others
         questions = {each.question for each in held}
+        overlap = sum(each.question in questions for each in conversations)
     else:
         questions = _choose_questions(conversations, held_out)
         held = [each for each in conversations if each.question in questions]
     train = [each for each in conversations if each.question not in questions]
     if not train or not held:
-        message = "no question is left to train on, or none to hold out"
+        message = "all conversations begin with the same question, so that none can be held out"
+        if overlap:
+            message = f"{held_out} has every question of the training data"
         fix = "name data with other questions, or a file of them with --held-out"
         raise UserError(message, fix, code="data-one-question")
     return TrainingData(
@@ -152,12 +155,16 @@ def read_training_data(
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
         left_out=left_out,
-        findings=tuple(_findings(train, left_out, context)),
+        findings=tuple(_findings(train, held, left_out, overlap, context)),
     )
 
 
 def _findings(
-    train: Sequence[Conversation], left_out: Mapping[str, int], context: int | None
+    train: Sequence[Conversation],
+    held: Sequence[Conversation],
+    left_out: Mapping[str, int],
+    overlap: int,
+    context: int | None,
 ) -> Iterator[Finding]:
     if not any(each.answered for each in train):
         message = "no row has an answer: their length is that of --output-tokens, or the longest"
@@ -174,6 +181,14 @@ def _findings(
         message += f": {len(longer):,} of {len(train):,}"
         fix = "pass a longer --sequence-length, as far as the target's context and memory allow"
         yield findings.warning("data-cut", "data", message, fix)
+    if overlap:
+        message = f"conversations that begin with a held-out question are not used: {overlap:,}"
+        fix = "hold out text that the training data does not have"
+        yield findings.warning("data-leak", "held_out", message, fix)
+    if len(domains := {each.domain for each in held}) == 1:
+        message = f"all held-out text is of one domain ({domains.pop()})"
+        fix = "give rows a domain, such as code or chat, to see the acceptance of each"
+        yield findings.note("data-one-domain", "data", message, fix)
 
 
 def _read_usable(
@@ -197,21 +212,24 @@ def _read_usable(
             others[_OURS] += 1
         else:
             conversations.append(conversation)
-    unique = _longest(conversations)
-    fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
-    others[_REPEATED] += len(conversations) - len(unique)
-    others[_TOO_LONG] += len(unique) - len(fitting)
-    others = +others  # without zeros
-    if not fitting:
+    if not conversations:
         source = ", ".join(sources)
         if rows == others[_OURS]:
             message = f"{source} has no rows"
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = f"name {_ENDING} files with rows; captured requests appear some minutes later"
             raise UserError(message, fix, code="no-data")
-        message = f"{source} has no row with a usable question, of {rows:,} ({_count(others)})"
+        message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
-    return fitting, others
+    unique = _longest(conversations)
+    fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
+    if not fitting:
+        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
+        fix = "shorten them, or pass a longer --sequence-length if the target's context has it"
+        raise UserError(message, fix, code="data-too-long")
+    others[_REPEATED] += len(conversations) - len(unique)
+    others[_TOO_LONG] += len(unique) - len(fitting)
+    return fitting, +others  # without zeros
 
 
 def _count(left_out: Mapping[str, int]) -> str:
@@ -273,6 +291,10 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         document = json_reader.read(line, "the row", limit=_LARGEST_ROW)
         if not isinstance(document, dict):
             raise InvalidJson("the row", "is not an object")
+        if "input_ids" in document:
+            message = f"{place}: the row has token ids, which another tokenizer may have made"
+            fix = "give the text instead, as messages or prompt: the target's tokenizer reads it"
+            raise UserError(message, fix, "data-token-ids")
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
         if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
@@ -282,7 +304,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         raise UserError(f"{place}: {error}", fix, code="data-not-json-lines") from error
     except ValidationError as error:
         if captured:
-            return "without-text"
+            return "not-a-chat"
         message = f"{place}: {first_problem(error, _Row)}"
         raise UserError(message, _FORM, "data-not-json-lines") from error
     messages = [_message(each) for each in row.messages or row.conversations]
@@ -293,7 +315,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
     if any(each["content"] is None for each in messages):
         return "not-text"
     if not any(text.strip() for text in questions):
-        return "without-text"
+        return "not-a-chat" if captured else "without-text"
     return Conversation(
         id=json_digest(messages)[:16],
         domain=row.domain,

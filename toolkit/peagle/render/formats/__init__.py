@@ -86,7 +86,9 @@ def only_sagemaker(plan: Plan, host: str) -> str:
         ),
         "log_retention is of a log in CloudWatch": bool(observe and observe.log_retention_days),
         "weights_by stream reads S3 with the role of an endpoint": any(
-            weights.streamed for weights in plan.weights.values()
+            model.weights.streamed
+            for model in (plan.target, plan.drafter)
+            if model and model.weights
         ),
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

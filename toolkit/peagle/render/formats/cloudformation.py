@@ -67,11 +67,18 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def unsupported(plan: Plan) -> str:
-    """A plan that mounts two S3 prefixes, and a rule of a bucket that the stack does not own."""
+    """A plan that mounts two S3 prefixes, a rule of a bucket that the stack does not own, and texts
+    that CloudFormation would replace."""
     if any(mount.channel is not None for mount in plan.mounts):
         return (
             "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for "
             "its drafter (target/ and drafter/ below one s3:// prefix need none)"
+        )
+    texts = json.dumps([request.parameters for request in owned_requests(plan, "cloudformation")])
+    if "{{resolve:" in texts:
+        return (
+            "CloudFormation replaces {{resolve:...}} in a text by a secret or parameter, and no "
+            "escape keeps it as text"
         )
     return not_in_templates(plan)
 
