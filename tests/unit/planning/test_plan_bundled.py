@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
@@ -95,9 +96,13 @@ def test_planning_uses_neither_network_nor_disk() -> None:
 
 
 # A batch is planned by its total cost, start included; of equal costs, the soonest end is chosen.
-@pytest.mark.parametrize("pair", ["gpt-oss-20b", "qwen3-coder-30b"])
 @pytest.mark.parametrize(
-    ("requests", "hours"), [(100, 8), (10_000, 8), (50_000, 8), (10_000, 1), (1_000_000, 8)]
+    ("pair", "requests", "hours"),
+    [
+        *product(["gpt-oss-20b", "qwen3-coder-30b"], [100, 10_000, 50_000], [8]),
+        ("qwen3-coder-30b", 10_000, 1),
+        ("gpt-oss-20b", 1_000_000, 8),
+    ],
 )
 def test_nothing_that_is_shown_is_cheaper_in_time(pair: str, requests: int, hours: int) -> None:
     plan = make_plan(Options(pair=pair, requests=requests, within=hours * 3600), CATALOG)
