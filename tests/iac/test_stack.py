@@ -60,6 +60,17 @@ def test_a_stack_without_parameters_is_observed_as_the_plan_says(shape: str) -> 
     assert not any("KmsKeyId" in group for group in of_type(stack, "Logs::LogGroup"))
 
 
+def test_the_names_are_within_the_limits_of_aws() -> None:
+    longest = rich().model_copy(update={"name": "x" * 63})
+    stack = stack_of(template(longest), **END)
+    (schedule,) = of_type(stack, "Scheduler::Schedule")
+    assert schedule["Name"].startswith("peagle-ends-")
+    assert len(schedule["Name"]) <= 60, "with the end of the schedule of copies"
+    for alarm in of_type(stack, "CloudWatch::Alarm"):
+        assert len(alarm["AlarmName"]) <= 255
+        assert len(alarm["AlarmDescription"]) <= 1024
+
+
 def test_the_schedule_has_the_name_of_the_plan() -> None:
     (planned,) = of_type(stack_of(template(limited()), **END), "Scheduler::Schedule")
     assert planned["Name"] == limit_name("us-east-1", limited().name)

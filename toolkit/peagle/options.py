@@ -214,7 +214,7 @@ class Options(Frozen):
     rollout_step: int | None = _key(
         "Updates and end",
         "count",
-        "Instances, or copies, of one step.  [default: 5%, canary 10%, linear 25%]",
+        "Instances, or copies, of one step.  [default: 5% of them, canary 10%, linear 25%]",
     )
     baking_time: int | None = _key(
         "Updates and end",

@@ -289,18 +289,18 @@ def test_a_result_is_read_again(measured: AcceptanceResult, tmp_path: Path) -> N
             compute_rates(again, k, domain)
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "{}", "[]", '{"format": 1', "NaN", '{"k": "x"}', "another format"]
-)
+@pytest.mark.parametrize(("text", "code"), [
+    (None, "acceptance-file"), ("another format", "acceptance-file"),
+    *((text, "record-damaged") for text in ("", "{}", "[]", '{"format": 1', "NaN", '{"k": "x"}')),
+])  # fmt: skip
 def test_other_files_are_refused(
-    measured: AcceptanceResult, tmp_path: Path, text: str | None
+    measured: AcceptanceResult, tmp_path: Path, text: str | None, code: str
 ) -> None:
     file = tmp_path / "a.json"
     if text is not None:
         other = json.dumps(plain(measured) | {"format": 2})
         file.write_text(other if text == "another format" else text)
-    is_json = text in (None, "another format")
-    with raises_code("acceptance-file" if is_json else "record-damaged", UserError):
+    with raises_code(code, UserError):
         read_acceptance(file)
 
 

@@ -162,7 +162,9 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(("damage", "message"), [
     (lambda document: document.pop("rows"), "rows"),
     (lambda document: document.update(rows=5), "rows"),
-    (speed({"setting": {"drafter": "p-eagle", "k": "three"}}), "Input should"),
+    (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with k 3"),
+    (speed({"acceptance": {"length": 0.5, "per_position": [], "drafts": 1}}), "Input should"),
+    (speed({"setting": {"drafter": "p-eagle", "k": -3}}), "Input should"),
 ])  # fmt: skip
 def test_a_damaged_result_is_one_error(
     damage: Callable[[dict[str, Any]], object], message: str, tmp_path: Path

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
@@ -84,6 +85,19 @@ def test_alternatives_of_a_folder_are_compared(model: Path, methods: tuple[str, 
     assert done.code == 0, done.err
     pairs = [f"own/My-Model{method}" for method in methods]
     assert [plan["pair"] for plan in done.document["plans"]] == pairs
+
+
+def test_an_entry_that_a_training_has_written_is_in_its_catalogue(
+    model: Path, tmp_path: Path
+) -> None:
+    """It keeps the source of what was read."""
+    file = tmp_path / "mine" / "own" / "my-model.yaml"
+    assert in_process("catalog", "init", str(model), "-o", str(file)).code == 0
+    entry = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**entry, "source": f"read from {model}"}))
+    done = in_process("--catalog", str(tmp_path / "mine"), "plan", "own/my-model", "--json")
+    assert done.code == 0, done.err
+    assert done.document["pair"] == "own/my-model"
 
 
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:

@@ -219,14 +219,16 @@ def test_gpu_settings_of_the_speculation_are_dropped() -> None:
     config = {
         "method": "eagle3", "model": "/opt/ml/ä", "num_speculative_tokens": 7,
         "quantization": "fp8", "attention_backend": "FLASHINFER",
+        "draft_tensor_parallel_size": 2,
     }  # fmt: skip
     changed, notes = adapt_to_cpu({SPECULATION: json.dumps(config)}, MACHINE)
     assert json.loads(changed[SPECULATION]) == {
         "method": "eagle3",
         "model": "/opt/ml/ä",
         "num_speculative_tokens": 7,
+        "draft_tensor_parallel_size": 1,
     }
-    assert len([note for note in notes if "of the speculation" in note]) == 1
+    assert len([note for note in notes if "of the speculation" in note or "draft_" in note]) == 2
 
 
 def test_the_users_own_settings_stay() -> None:

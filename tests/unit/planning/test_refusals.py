@@ -39,7 +39,10 @@ REFUSED: dict[str, list[Row]] = {
         {"scale_to_zero": True, "min_instances": 1, "max_instances": 2},
         {"copies": 4, "capture_data": "s3://b-b/f"},
         {"scale_to_zero": True, "capture_data": "s3://b-b/f"},
+        {"rollout": "all-at-once", "rollout_step": 2},
+        {"weights_by": "stream", "settings": {"load-format": "x"}},
         {"weights_by": "stream", "baked_weights": True, "image": OWN},
+        {"warm_sha256": ("a" * 64,), "allow_unpinned_warm": True},
     ],
     "unknown-target": [{"pair": "chatt"}],
     "unknown-drafter": [{"drafter": "eagle4"}],
@@ -83,6 +86,9 @@ REFUSED: dict[str, list[Row]] = {
     ],
     "invalid-pin": [
         {"warm_sha256": ("x",)}, {"warm_sha256": tuple(f"{n:064x}" for n in range(16))},
+    ],
+    "invalid-topic": [
+        {"alarm_topic": "on-call", "observe": True}, {"alarm_topic": TOPIC, "observe": True},
     ],
     "invalid-s3-uri": [
         {"capture_data": "/tmp"}, {"capture_data": "s3://B_"},

@@ -309,7 +309,7 @@ def with_text_acceptance(
             tag_value(f"{name}+{drafter_name}"): other
             for name in (target.id, parse_identity(target.weights)[0])
             for other in target.drafters
-            for drafter_name in (other.name, other.weights)
+            for drafter_name in filter(None, (other.name, other.weights))
         }
         of_file = tags.get(tag_value(measured.server.pair))
         if of_file is None or drafter not in (None, of_file):

@@ -48,7 +48,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         message = "no load was measured without errors, so there is nothing to save"
         raise UserError(message, "measure again", "not-evidence")
     on_words = [row.setting for row, _ in rows if not row.load.workload.digest]
-    is_low = any(setting.k and not setting.imposed_rates for setting in on_words)
+    drafts_words = any(setting.k and not setting.imposed_rates for setting in on_words)
     return {
         "pair": server.pair.partition("+")[0],
         "date": result.started[:10],
@@ -65,7 +65,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "commands": [shlex.join(result.command)],
         "method": _METHOD,
         "synthetic": any(row.setting.imposed_rates for row, _ in rows),
-        "caveat": "fewer drafts of random words are accepted than of text" if is_low else "",
+        "caveat": "fewer drafts of random words are accepted than of text" if drafts_words else "",
         "script": SCRIPT,
         "toolkit": result.toolkit,
         "sender": list(result.sender),
@@ -186,9 +186,17 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
 
 
 def read_result(path: Path) -> BenchResult:
-    """The result of ``peagle bench`` in the file. Raises UserError for one that holds none."""
+    """The result of ``peagle bench`` in the file. Raises UserError for one that holds none, or has
+    impossible numbers."""
     fix = "name the file of a bench or a sweep, or measure again"
     result = read_record(path, BenchResult, fix)
     if result is None:
         raise UserError(f"{path} does not exist", fix, "no-such-file")
+    try:
+        for row in result.rows:
+            if not row.incomplete:
+                _speed(row, (1, 1))
+    except ValueError as error:
+        why = str(error).partition(" [type=")[0]
+        raise UserError(f"{path} cannot be read: {why}", fix, "record-damaged") from error
     return result

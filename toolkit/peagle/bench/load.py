@@ -226,12 +226,14 @@ def _run(
 
     argv = [str(program), "profile", "--config", str(folder / "load.yaml")]
     run_program(argv, environment, folder / "log", watch)
+    watch()
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
     """The requests of these lines. Raises EngineError for another format."""
+    what = "a record of aiperf"
     for line in lines:
-        with parsing(what := "a record of aiperf", EngineError):
+        with parsing(what, EngineError):
             request = _request(json_reader.read(line, what, limit=64 << 20))
         yield request
 

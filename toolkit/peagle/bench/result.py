@@ -189,9 +189,9 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
     )
 
 
-COMPILING = 1.5
-"""How much faster than the slowest repetition the fastest one is where kernels were still compiled:
-Triton compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
+STALL_RATIO = 1.5
+"""The fastest repetition over the slowest one, above which kernels were still compiled: Triton
+compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ def plan(
     instance = find_instance(catalog.instances, planned.instance_type)
     needed = planned.disk_bytes + find_pair(catalog, pair).target.weight_bytes
     findings = (*conversations.findings, *job_findings(instance, needed))
-    if planned.usd_per_hour and not usd_per_hour:
+    if planned.instance_type != HERE and not usd_per_hour:
         findings += find_price(instance, options["region"] or default_region())[1]
     view.print_json({**plain(planned), "findings": findings})
     print_training_plan(planned, prompts)

@@ -19,7 +19,6 @@ from peagle.engine.gpus import Gpu
 from peagle.engine.logs import crash_error, crash_fix, last_line
 from peagle.engine.process import (
     NO_RESPONSE,
-    AppendedLines,
     EngineProcess,
     drain_engine,
     free_ports,
@@ -357,10 +356,15 @@ def local_log(name: str, follow: bool = False) -> Iterator[str]:
 
 def _lines(log: Path, follow: EngineProcess | None) -> Iterator[str]:
     """Each line as soon as it is complete; with ``follow`` until that process has ended."""
-    appended, has_ended = AppendedLines(log), False
-    while not has_ended:
-        has_ended = follow is None or not is_alive(follow)
-        for line in appended.read(to_end=has_ended):
-            yield line.removesuffix(b"\n").decode("utf-8", errors="replace")
-        if not has_ended:
+    rest = b""
+    with log.open("rb") as stream:
+        while True:
+            has_ended = follow is None or not is_alive(follow)
+            while chunk := stream.read(_CHUNK_BYTES):
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", errors="replace") for line in complete)
+            if has_ended:
+                break
             time.sleep(_POLL_SECONDS)
+    if rest:
+        yield rest.decode("utf-8", errors="replace")

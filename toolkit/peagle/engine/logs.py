@@ -110,13 +110,12 @@ def _last_lines(log: Path, size: int) -> list[str]:
 _KEPT_LINES = 4000
 
 _START = re.compile(r"non-default args|API server version")
-_END = re.compile(
-    r"Engine core initialization failed|^(vllm serve|[\w.]+): error: "
-    r"|^\(APIServer[^)]*+\) [\w.]+(Error|Exception)(: |$)"
-)
-"""The last lines of a container; an exception without a level, as of a log, was not caught."""
-
+_END = re.compile(r"Engine core initialization failed|^(vllm serve|[\w.]+): error: ")
 _LEVEL = re.compile(r"^(\([^)]*\) )*(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_TRACEBACK = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?Traceback \(most recent call last\)")
+_EXCEPTION = re.compile(r"^(\((?P<process>[A-Z]\w*+)[^)]*+\) )?[\w.]+(Error|Exception)(: |$)")
+_SERVER = "APIServer"
+"""The process whose uncaught exception ends the container."""
 
 _PERHAPS_CURED = frozenset({"", "unknown", "no-access", "port-in-use"})
 """Causes that need not last: a role gets a permission, a port becomes free."""
@@ -148,7 +147,8 @@ class StartLog:
         self.fatal: Crash | None = None
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._by_us = False
-        self._has_ended = False
+        self._traceback_of: str | None = None
+        self._ended_by: str | None = None
         self._is_judged = False
         self._previous_end: str | None = None
 
@@ -156,20 +156,22 @@ class StartLog:
         """Read one more line, as the container wrote it."""
         fields, text = log_fields(line), log_text(line)
         if fields.get("event") == "start" or _START.search(text):
-            if self._has_ended:  # it starts again
+            if self._ended_by is not None:  # it starts again
                 self._lines.clear()
-            self._has_ended = self._is_judged = False
+            self._ended_by, self._is_judged, self._traceback_of = None, False, None
         self._lines.append(line)
         self.progress = progress_line(line) or self.progress
         self._by_us = self._by_us or bool(fields)
-        # Our entrypoint reports the end.
-        ends = _event(fields) in _ENDS if self._by_us else bool(_END.search(text))
-        self._has_ended = self._has_ended or ends
+        if self._by_us:  # our entrypoint reports the end
+            if _event(fields) in _ENDS:
+                self._ended_by = _SERVER
+        elif (writer := self._uncaught(text)) is not None:
+            self._ended_by = writer
 
     def judge(self) -> None:
         """Judge an end whose lines are all there. Call it between two reads of the log: the lines
         of one end may come with several."""
-        if not self._has_ended or self._is_judged:
+        if self._ended_by is None or self._is_judged:
             return
         self._is_judged = True
         end = self.crash()
@@ -178,10 +180,12 @@ class StartLog:
         if any(map(_TRANSIENT.search, errors)):
             return
         is_known = end.cause not in _PERHAPS_CURED
+        lasting = self._ended_by == _SERVER and _LASTING.search(end.line)
         again = end.line and end.line == self._previous_end
-        if is_known or again or _LASTING.search(end.line):
+        if is_known or lasting or again:
             self.fatal = end
-        self._previous_end = end.line
+        elif self._ended_by == _SERVER:
+            self._previous_end = end.line
 
     def crash(self) -> Crash:
         """The line that explains the end, from what is known now."""
@@ -189,5 +193,18 @@ class StartLog:
 
     def judge_end(self) -> None:
         """Judge the log of a container that has ended, and is not started again."""
-        self._has_ended, self._is_judged = True, False
+        self._ended_by, self._is_judged = _SERVER, False
         self.judge()
+
+    def _uncaught(self, text: str) -> str | None:
+        if _END.search(text):
+            return _SERVER
+        if _LEVEL.match(text):
+            return None
+        if begun := _TRACEBACK.match(text):
+            self._traceback_of = begun["process"] or ""
+        elif exception := _EXCEPTION.match(text):
+            writer = exception["process"] or ""
+            if writer == self._traceback_of and writer in (_SERVER, ""):
+                return writer
+        return None

@@ -166,12 +166,14 @@ def run_program(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     program.wait(0.5)
         finally:
-            if program.poll() is None:
-                program.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    program.wait(grace_seconds)
-            with contextlib.suppress(ProcessLookupError):  # its workers
-                os.killpg(program.pid, signal.SIGKILL)
+            try:
+                if program.poll() is None:
+                    program.terminate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        program.wait(grace_seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # its workers
+                    os.killpg(program.pid, signal.SIGKILL)
     return program.returncode
 
 
@@ -181,12 +183,12 @@ class AppendedLines:
     def __init__(self, file: Path) -> None:
         self._file, self._at = file, 0
 
-    def read(self, to_end: bool = False) -> Iterator[bytes]:
-        """The complete lines that are new; ``to_end`` also what follows the last of them."""
+    def read(self) -> Iterator[bytes]:
+        """The complete lines that are new."""
         with contextlib.suppress(FileNotFoundError), self._file.open("rb") as stream:
             stream.seek(self._at)
             for line in stream:
-                if not (to_end or line.endswith(b"\n")):
+                if not line.endswith(b"\n"):
                     break
                 self._at += len(line)
                 yield line

@@ -125,6 +125,10 @@ def adapt_to_cpu(
             notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
             kept[name] = "1"
     speculation = valid_speculation(kept)
+    if speculation.get("draft_tensor_parallel_size", 1) != 1:
+        notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
+        speculation["draft_tensor_parallel_size"] = 1
+        kept[SPECULATION] = json.dumps(speculation, ensure_ascii=False)
     if dropped := {"quantization", "attention_backend"} & speculation.keys():
         notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
         speculation = {key: value for key, value in speculation.items() if key not in dropped}

@@ -285,7 +285,9 @@ def _cache(selection: Selection) -> Iterator[Finding]:
     if not candidate.engine.case.engine.prefix_caching:
         why, advice = "prefix caching is off", "use a vLLM version or a drafter with which it works"
     elif conversations is not None and conversations < load.concurrency:
-        why = f"the KV cache keeps {conversations:,} of {load.concurrency:,} conversations"
+        why = (
+            f"an engine keeps {conversations:,} of {load.concurrency:,} conversations in its cache"
+        )
         level, advice = "warning", "use an instance with more GPU memory, or a lower --concurrency"
     elif busy > 1:
         why = f"{busy} engines share the conversations, and SageMaker routes by load"

@@ -12,6 +12,7 @@ cheaper.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 
 from peagle.catalog.tables import Instance
@@ -295,6 +296,8 @@ DEFAULT_LOG_DAYS = 30
 DEFAULT_PERCENT = 100
 DEFAULT_CAPTURE_DAYS = 30
 
+_TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
+
 
 def choose_limit(options: Options, plan: Plan, decisions: Decisions) -> Limit | None:
     """The limit that the options set."""
@@ -382,6 +385,7 @@ def choose_observe(options: Options, plan: Plan, decisions: Decisions) -> Observ
     days, topic = options.log_retention, options.alarm_topic
     if days is not None:  # CloudWatch Logs has these only
         days = next((retention for retention in LOG_DAYS if retention >= days), LOG_DAYS[-1])
+    _check_topic(topic, plan.region)
     capture = _choose_capture(options)
     if not (options.observe or days or capture or topic):
         return None
@@ -402,6 +406,17 @@ def choose_observe(options: Options, plan: Plan, decisions: Decisions) -> Observ
         alarms=alarms,
         alarm_topic=topic,
     )
+
+
+def _check_topic(topic: str | None, region: str) -> None:
+    """CloudWatch publishes to topics of its own region only."""
+    match = _TOPIC.fullmatch(topic or "")
+    if topic is not None and (match is None or match[1] != region):
+        raise UserError(
+            f"{topic[:80]!r} is not the ARN of an SNS topic in {region}",
+            f"use alarm_topic: arn:aws:sns:{region}:ACCOUNT:NAME",
+            code="invalid-topic",
+        )
 
 
 def _choose_capture(options: Options) -> Capture | None:

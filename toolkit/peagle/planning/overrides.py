@@ -212,7 +212,12 @@ def _check_conflicts(options: Options) -> None:
         ("--min-instances", options.min_instances is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[1]),
+        ("rollout_step", options.rollout_step is not None, "--rollout all-at-once",
+         options.rollout == "all-at-once"),
+        ("--set load-format", "load-format" in options.settings, "weights_by stream", streams),
         ("--baked-weights", options.baked_weights, "weights_by stream", streams),
+        ("warm_sha256", bool(options.warm_sha256), "--allow-unpinned-warm",
+         options.allow_unpinned_warm),
     ):  # fmt: skip
         if is_given and excludes:
             raise OptionsConflict(f"{flag} and {other} exclude each other", "omit one of them")

@@ -67,7 +67,7 @@ def plan_from(document: Any, file: str) -> Plan:
         raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
     if not isinstance(document, dict) or "format" not in document:
         raise PlanFileError(f"{file} is not a plan", recreate_fix(file), code="not-a-plan")
-    again = recreate_fix(file)
+    again = recreate_fix(file, document.get("pair"))
     if (version := document["format"]) != PLAN_FORMAT:
         message = f"{file} has plan format {version!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, again, code="plan-format")
@@ -99,9 +99,10 @@ def refuse_unpinned_warm(plan: Plan, file: str) -> None:
         raise PlanFileError(message, "plan again, and pass --allow-unpinned-warm to peagle deploy")
 
 
-def recreate_fix(file: str) -> Fix:
-    """The fix for a plan file that cannot be read."""
-    return Fix("create the plan again", ("peagle", "plan", "PAIR", "--output", file))
+def recreate_fix(file: str, pair: object = None) -> Fix:
+    """The fix for a plan file, of ``pair``, that cannot be read."""
+    words = ("peagle", "plan", pair if isinstance(pair, str) else "PAIR", "--output", file)
+    return Fix("create the plan again, with its options", words)
 
 
 def read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:

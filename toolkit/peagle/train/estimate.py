@@ -455,7 +455,7 @@ def training_rate(
     rows = 1 + min(data.answer_tokens / data.tokens, 1.0) * (slots_per_anchor(recipe.depths) - 1)
     numbers = (head.parameters or 0) - vocabulary
     flops, peak = tokens * (6 * rows * numbers + 2 * vocabulary), tflops * 1e12
-    # Muon's five Newton-Schulz iterations (torch.optim), of all matrices but the output's.
+    # Muon's five Newton-Schulz iterations (torch.optim), of the layers' matrices.
     is_muon = recipe.settings.get("optimizer", GPU_OPTIMIZER) == "muon"
     muon = 25 * hidden * (numbers - vocabulary) / table.efficiency.high if is_muon else 0.0
     shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,6 @@ from peagle.train.data import write_conversations, write_prompts
 from peagle.train.recipe import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SERVED_NAME
-from peagle_serve.crash import parse_crash
 
 Step = Literal["answers", "data", "untrained", "states", "training", "measured", "lossless"]
 
@@ -541,16 +541,22 @@ class EventReader:
 
 
 _DISK_FIX = "free some space, and repeat the command: it continues"
-_FIXES = {
-    "out-of-memory": "repeat it with --set max-anchors=512, or with a shorter --sequence-length",
-    "disk-full": _DISK_FIX,
-}
-"""Cause of a crash -> what a trainer needs, which is not what an engine needs."""
+_CAUSES = (
+    (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
+     "the GPU's memory is too small for a step",
+     "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
+    (("No space left on device", "quota exceeded"), "disk-full", "the disk is full", _DISK_FIX),
+)  # fmt: skip
 
 
 def trainer_error(log: Path, step: str, before: int = 0) -> TrainerFailed:
     """The error of a trainer that ended, from its log after so many bytes."""
-    crash = parse_crash(log.read_bytes()[before:].decode(errors="replace").splitlines()[-400:])
-    reason = sanitize(crash.line or last_line(log) or "no output", 200)
-    message = f"the trainer ended while it made {step}: {reason} (log: {log})"
-    return TrainerFailed(message, _FIXES.get(crash.cause, f"read {log}"))
+    lines = log.read_bytes()[before:].decode(errors="replace").splitlines()[-400:]
+    text = "\n".join(lines)
+    for words, code, message, fix in _CAUSES:
+        if any(word in text for word in words):
+            return TrainerFailed(f"{message} (log: {log})", fix, code)
+    errors = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines if "Error: " in line]
+    errors = [each for each in errors if each[:1] != " " and "ChildFailedError" not in each]
+    reason = sanitize((errors or [last_line(log) or "no output"])[-1], 200)
+    return TrainerFailed(f"the trainer ended while it made {step}: {reason}", f"read {log}")

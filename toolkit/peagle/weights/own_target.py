@@ -19,7 +19,6 @@ from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
     count_parameters,
     drafter_from_checkpoint,
-    is_from_checkpoint,
     parse_identity,
     shorten_name,
     target_from_checkpoint,
@@ -123,7 +122,7 @@ def is_own_target(catalog: Catalog, pair: str) -> bool:
     if not is_location(location) and not means_folder(location):
         return False
     target_id = target_named(catalog, split_revision(location)[0])
-    return target_id is None or is_from_checkpoint(catalog.targets[target_id])
+    return target_id is None or not catalog.origins[catalog.targets[target_id].id].endswith(".yaml")
 
 
 def is_on_hub(location: str) -> bool:
