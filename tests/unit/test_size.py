@@ -17,19 +17,19 @@ BUDGET = {
     "fit": (1_703, 1_700),
     "speed": (1_716, 1_500),
     "planning": (4_950, 3_850),
-    "render": (3_234, 3_000),
+    "render": (3_245, 3_000),
     "engine": (2_916, 1_800),
     "images": (772, 700),
     "aws": (2_884, 2_600),
     "weights": (1_793, 1_500),
     "warm": (377, 400),
     "deploy": (6_055, 4_600),
-    "bench": (3_575, 3_100),
+    "bench": (3_588, 3_100),
     "train": (2_421, 1_500),
     "sandbox": (4_886, 5_360),
     "cli": (7_850, 6_200),
 }
-MOST_LINES, MOST_FILES = 59_740, 241
+MOST_LINES, MOST_FILES = 59_764, 241
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

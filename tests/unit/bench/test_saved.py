@@ -173,12 +173,12 @@ def test_a_damaged_result_is_one_error(
     damage(document)
     path = tmp_path / "result.json"
     path.write_text(json.dumps(document))
-    with raises_code("record-damaged", UserError) as refused:
+    with raises_code("damaged-result", UserError) as refused:
         read_result(path)
     assert message in refused.value.message
     for text in ("", "{", "[]", "{}", '{"speeds": []}', '{"rows": [NaN]}'):
         path.write_text(text)
-        with raises_code("record-damaged", UserError):
+        with raises_code("damaged-result", UserError):
             read_result(path)
-    with raises_code("no-such-file", UserError):
+    with raises_code("damaged-result", UserError):
         read_result(tmp_path / "missing.json")

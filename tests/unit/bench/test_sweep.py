@@ -163,7 +163,7 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
             ResultFile.continued(path, other)
         assert ResultFile.continued(path, other, again=True).result.rows == ()
     path.write_text('{"rows": [')
-    with raises_code("record-damaged"):
+    with raises_code("damaged-result"):
         ResultFile.continued(path, FRESH)
 
 

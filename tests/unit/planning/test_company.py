@@ -10,7 +10,7 @@ import pytest
 from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.formats import render
-from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan
+from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan, recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from tests.support import in_process, raises_code
 from tests.unit.planning.small_catalog import because
@@ -83,9 +83,15 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
     assert named in refused.value.message
 
 
-def test_the_command_of_a_plan_has_its_tags() -> None:
+def test_the_command_that_creates_a_plan_again_names_the_keys_of_the_file() -> None:
+    made = plan_of("company")
+    earlier = {**plan_document(made), "reasons": [{"what": "k", "because": "an earlier version"}]}
+    fix = recreate_fix(earlier, "plan.json")
     for text in ("team=ml=a:b/c@d", "empty="):
-        assert text in plan_arguments(plan_of("company"))
+        assert text in plan_arguments(made)
+        assert text in (fix.command or ())
+    assert "network_isolation" in fix.sentence
+    assert "name_prefix" in fix.sentence
 
 
 @pytest.mark.thorough

@@ -15,7 +15,8 @@ from peagle.catalog.schema import Catalog
 from peagle.errors import Refused
 from peagle.findings import Finding
 from peagle.planning import Options, Plan, make_plan
-from peagle.render import plan_bytes, read_plan
+from peagle.render import plan_bytes, plan_document, read_plan
+from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.workload import Slo, parse_slo
 from tests.unit.planning.small_catalog import CATALOG as SMALL
@@ -112,6 +113,7 @@ def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: P
         "--ami the-ami",
     ):
         assert expected in words
+        assert expected in " ".join(recreate_fix(plan_document(made), "F").command)
 
 
 def bundled(pair: str, instance_type: str, **options: Any) -> Plan:

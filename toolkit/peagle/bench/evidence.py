@@ -9,12 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from peagle.bench.result import BenchResult, BenchRow, Repetition, Times
-from peagle.catalog.documents import BadFile
+from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
 from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Speed
 from peagle.errors import UserError
-from peagle.store import SANDBOX, read_record, write_file
+from peagle.store import SANDBOX, write_file
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 SCRIPT = "toolkit/peagle/bench/sweep.py"
 
@@ -185,18 +189,27 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
     return path
 
 
+_RESULT = TypeAdapter(BenchResult)
+
+
 def read_result(path: Path) -> BenchResult:
-    """The result of ``peagle bench`` in the file. Raises UserError for one that holds none, or has
-    impossible numbers."""
-    fix = "name the file of a bench or a sweep, or measure again"
-    result = read_record(path, BenchResult, fix)
-    if result is None:
-        raise UserError(f"{path} does not exist", fix, "no-such-file")
+    """The result of ``peagle bench`` in the file. Raises UserError for a file that is damaged,
+    holds none, or has impossible numbers."""
+    shown = display_path(path)
     try:
+        content = read_bytes(path)
+        document = json_reader.read(content, shown, limit=LARGEST_EVIDENCE)
+        result = _RESULT.validate_json(json.dumps(document))
         for row in result.rows:
             if not row.incomplete:
-                _speed(row, (1, 1))
-    except ValueError as error:
+                _speed(row, (1, 1))  # impossible numbers
+        return result
+    except BadFile as bad:
+        raise UserError(bad.problem.text, bad.problem.fix, "damaged-result") from bad
+    except (InvalidJson, ValueError) as error:
         why = str(error).partition(" [type=")[0]
-        raise UserError(f"{path} cannot be read: {why}", fix, "record-damaged") from error
-    return result
+        raise UserError(
+            f"{shown} holds no result of a bench or a sweep: {why}",
+            "measure again",
+            "damaged-result",
+        ) from error

@@ -23,8 +23,8 @@ class Ambiguous(UserError, code="ambiguous-name"):
 
 
 class DamagedRecord(UserError, code="record-damaged"):
-    """A record of a deployment, or a file of results, cannot be read.
-    Fix: delete the record: the deployment is then read from its tags; measure results again"""
+    """A record of this machine, or a file of acceptances, cannot be read.
+    Fix: delete the file: a deployment is then read from its tags in the account"""
 
 
 def record_path(scope: str, region: str, name: str) -> Path:

@@ -7,6 +7,8 @@ digest of both: a file that was edited is refused.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ from pydantic import ValidationError
 
 from peagle.catalog.documents import first_problem
 from peagle.errors import Fix, PeagleError, PlanFileError, UserError
-from peagle.options import Overrides
+from peagle.options import Overrides, arguments, select_file_keys
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, parse_plan
 from peagle.planning.runtime import check_name
-from peagle.render.requests import requests
+from peagle.render.requests import reproduce_options, requests
 from peagle.text import json_digest
 from peagle.vllm.environment import check_environment
 from peagle_serve import json_reader
@@ -56,7 +58,7 @@ def plan_bytes(plan: Plan) -> bytes:
 def read_plan(path: Path) -> Plan:
     """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
     truncated, not a plan of this format, or was edited."""
-    again = recreate_fix(str(path))
+    again = recreate_fix({}, str(path))
     return plan_from(read_document(path, PlanFileError, again), str(path))
 
 
@@ -66,8 +68,8 @@ def plan_from(document: Any, file: str) -> Plan:
         use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
         raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
     if not isinstance(document, dict) or "format" not in document:
-        raise PlanFileError(f"{file} is not a plan", recreate_fix(file), code="not-a-plan")
-    again = recreate_fix(file, document.get("pair"))
+        raise PlanFileError(f"{file} is not a plan", recreate_fix({}, file), code="not-a-plan")
+    again = recreate_fix(document, file)
     if (version := document["format"]) != PLAN_FORMAT:
         message = f"{file} has plan format {version!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, again, code="plan-format")
@@ -99,10 +101,19 @@ def refuse_unpinned_warm(plan: Plan, file: str) -> None:
         raise PlanFileError(message, "plan again, and pass --allow-unpinned-warm to peagle deploy")
 
 
-def recreate_fix(file: str, pair: object = None) -> Fix:
-    """The fix for a plan file, of ``pair``, that cannot be read."""
-    words = ("peagle", "plan", pair if isinstance(pair, str) else "PAIR", "--output", file)
-    return Fix("create the plan again, with its options", words)
+def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
+    """The fix for a plan file that cannot be read: the command that creates it again, with the
+    options of the plan if they are intact. Its reasons, which differ by version, are not read."""
+    fields = {key: value for key, value in document.items() if key in Plan.model_fields}
+    words, keys = ["PAIR"], ""
+    with suppress(ValidationError):
+        options = reproduce_options(parse_plan({**fields, "reasons": (), "format": PLAN_FORMAT}))
+        words = [options.pair, *arguments(options)]
+        keys = ", ".join(select_file_keys(options))
+    # Commands recognize a plan by the suffix.
+    name = file if file.endswith(".json") else f"{file}.json"
+    text = f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}"
+    return Fix(text, ("peagle", "plan", *words, "--output", name))
 
 
 def read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
