@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.bench.evidence import SCRIPT
-from peagle.bench.result import STALL_RATIO
+from peagle.bench.result import is_compiling
 from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import NO_GPU, Catalog, Speed
@@ -95,8 +95,8 @@ class Row:
 
     @property
     def compiling(self) -> bool:
-        """Whether the engine still compiled kernels in the repetitions (``STALL_RATIO``)."""
-        return self.tokens_per_second > STALL_RATIO * self.low
+        """Whether the engine still compiled kernels in the repetitions."""
+        return is_compiling(self.low, self.tokens_per_second)
 
     @property
     def workload(self) -> Workload:

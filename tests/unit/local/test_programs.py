@@ -1,15 +1,12 @@
 """A program that a command runs until it ends, and what it appends to a file."""
 
-import os
-import signal
+import fcntl
 import sys
 from pathlib import Path
 
 import pytest
 
 from peagle.engine.process import AppendedLines, run_program
-
-WAITS = "import signal, sys, time\nprint('ready', flush=True)\n"
 
 
 def program(text: str) -> list[str]:
@@ -28,7 +25,10 @@ def test_the_output_is_in_the_log_and_the_status_is_returned(tmp_path: Path) -> 
     ("signal.signal(15, signal.SIG_IGN)", 0.0, "ready"),
 ])  # fmt: skip
 def test_what_watch_raises_ends_it(handler: str, grace: float, last: str, tmp_path: Path) -> None:
-    log, text = tmp_path / "log", f"import signal, sys\n{handler}\n{WAITS}time.sleep(600)"
+    log, text = (
+        tmp_path / "log",
+        f"import signal, sys, time\n{handler}\nprint('ready', flush=True)\ntime.sleep(600)",
+    )
 
     def watch() -> None:
         if "ready" in log.read_text():
@@ -40,20 +40,14 @@ def test_what_watch_raises_ends_it(handler: str, grace: float, last: str, tmp_pa
 
 
 def test_a_worker_ends_with_its_program(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    worker = "import subprocess, sys\n"
-    worker += "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-    run_program(program(f"{worker}print(p.pid)"), {}, log, lambda: None)
-    pid = int(log.read_text())
-    for _ in range(1000):
-        try:
-            os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            return
-        os.sched_yield()
-    pytest.fail("the worker runs")
+    """It holds a lock while it lives."""
+    worker = "import fcntl, time; file = open('lock', 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
+    worker += "print(flush=True); time.sleep(600)"
+    text = f"import subprocess, sys\nargv = [sys.executable, '-c', {worker!r}]\n"
+    text += "subprocess.Popen(argv, stdout=subprocess.PIPE).stdout.readline()"
+    assert run_program(program(text), {}, tmp_path / "log", lambda: None) == 0
+    with (tmp_path / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def test_a_line_is_read_once_and_when_it_is_complete(tmp_path: Path) -> None:

@@ -234,8 +234,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
     what = "a record of aiperf"
     for line in lines:
         with parsing(what, EngineError):
-            request = _request(json_reader.read(line, what, limit=64 << 20))
-        yield request
+            yield _request(json_reader.read(line, what, limit=64 << 20))
 
 
 def _request(document: Mapping[str, Any]) -> SentRequest:

@@ -189,9 +189,10 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
     )
 
 
-STALL_RATIO = 1.5
-"""The fastest repetition over the slowest one, above which kernels were still compiled: Triton
-compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
+def is_compiling(slowest: float, fastest: float) -> bool:
+    """Whether kernels were still compiled in some of the repetitions at these speeds: Triton
+    compiles those of GPT-OSS's experts for new sizes of a step, for minutes, 1 to 2 s each."""
+    return fastest > 1.5 * slowest
 
 
 @dataclass(frozen=True)

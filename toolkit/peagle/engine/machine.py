@@ -81,11 +81,9 @@ def find_engine(vllm: str, gpu: bool = False) -> Engine:
         fix = install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine", gpu)
         if version:
             fix = Fix(f"plan for it: --vllm {version}", options=("--vllm", version))
-        raise EngineMissing(
-            f"{ENGINE_VARIABLE} is {python}, which has "
-            f"{f'vLLM {version}' if version else 'no vLLM'}; vLLM {vllm} is needed",
-            fix,
-        )
+        has = f"vLLM {version}" if version else "no vLLM"
+        message = f"{ENGINE_VARIABLE} is {python}, which has {has}; vLLM {vllm} is needed"
+        raise EngineMissing(message, fix)
     active = (os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"), sys.prefix)
     for prefix in filter(None, active if gpu else ()):
         if read_version(python := Path(prefix) / "bin" / "python") == vllm:
@@ -384,13 +382,11 @@ class Installation:
                 *install, "--no-index", *page, "-r", str(self.torch))
             for page in pages
         ):  # fmt: skip
-            raise EngineError(
-                "torch's wheel with the locked hash is missing: no folder of PIP_FIND_LINKS has "
-                f"it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {log})",
-                "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the "
-                "wheel",
-                "wheel-missing",
-            )
+            message = "torch's wheel with the locked hash is missing: no folder of PIP_FIND_LINKS "
+            message += f"has it, and {PYTORCH_CPU_INDEX} cannot be reached (log: {log})"
+            fix = "let this machine reach it, or set PIP_FIND_LINKS to a folder or page with the "
+            fix += "wheel"
+            raise EngineError(message, fix, "wheel-missing")
         is_offline = pip.get("no-index", "0").lower() in ("1", "true", "yes", "on")
         indexes = ("--no-index",) if is_offline else ()
         require("downloading and installing the packages",

@@ -124,14 +124,15 @@ def adapt_to_cpu(
         if kept.get(name, "1") != "1":
             notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
             kept[name] = "1"
-    speculation = valid_speculation(kept)
-    if speculation.get("draft_tensor_parallel_size", 1) != 1:
+    planned = valid_speculation(kept)
+    dropped = {"quantization", "attention_backend"} & planned.keys()
+    speculation = {key: value for key, value in planned.items() if key not in dropped}
+    if dropped:
+        notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
+    if planned.get("draft_tensor_parallel_size", 1) != 1:
         notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
         speculation["draft_tensor_parallel_size"] = 1
-        kept[SPECULATION] = json.dumps(speculation, ensure_ascii=False)
-    if dropped := {"quantization", "attention_backend"} & speculation.keys():
-        notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
-        speculation = {key: value for key, value in speculation.items() if key not in dropped}
+    if speculation != planned:
         kept[SPECULATION] = json.dumps(speculation, ensure_ascii=False)
     # vLLM allocates the KV cache at start: a sixteenth of memory, 1 to 8 whole GiB.
     gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))

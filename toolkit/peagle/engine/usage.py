@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from peagle.engine.process import NO_RESPONSE, response
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix
+from peagle.protocol import Counters, acceptance_length
 from peagle.text import json_object
 from peagle_serve.contract import SPECULATION
 
@@ -120,8 +121,10 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
     gaps, gap_seconds = (
         increase(f"inter_token_latency_seconds_{what}") for what in ("count", "sum")
     )
-    drafts = increase("spec_decode_num_drafts_total")
-    accepted = increase("spec_decode_num_accepted_tokens_total")
+    drafts, accepted = (
+        int(increase(f"spec_decode_num_{what}_total") or 0)
+        for what in ("drafts", "accepted_tokens")
+    )
     waited = {
         float(bound): max(count - before.totals.get((name, bound), 0.0), 0.0)
         for (name, bound), count in now.totals.items()
@@ -145,7 +148,7 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
         tokens_per_second=None if tokens is None else tokens / seconds,
         kv_cache_share=now.total("kv_cache_usage_perc"),
         k=k if isinstance(k, int) else None,
-        acceptance_length=1 + (accepted or 0.0) / drafts if drafts else None,
+        acceptance_length=acceptance_length(Counters(drafts, accepted_tokens=accepted)),
     )
 
 

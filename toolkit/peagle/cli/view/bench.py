@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
-from peagle.bench.result import STALL_RATIO, BenchResult, BenchRow, BenchSetting, Interval, Times
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval, Times, is_compiling
 from peagle.bench.sweep import EndpointSweep, SweepProgress
 from peagle.bench.winners import crossovers, settings, winners
 from peagle.cli import view
@@ -245,7 +245,7 @@ def summarize_workload(rows: Sequence[BenchRow], slo: Slo | None = None) -> str:
     sentences = [f"Fastest{against}: {', '.join(parts)}." if parts else "Nothing was measured."]
     for text in map(crossover_text, crossovers(rows)):
         sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
-    if any(row.fastest.value > STALL_RATIO * row.fastest.low for row in rows if row.is_complete):
+    if any(is_compiling(row.fastest.low, row.fastest.value) for row in rows if row.is_complete):
         sentences.append("Repetitions differ, as while kernels compile: add --repetitions.")
     if slo is not None and slo != Slo():
         fastest = max(
